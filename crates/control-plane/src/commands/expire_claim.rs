@@ -1,0 +1,88 @@
+//! The sweep's re-check of one candidate: what becomes of a claim whose lease has ended, decided
+//! again under the head's lock (fault 13).
+
+use async_trait::async_trait;
+use tapedeck_domain::RunId;
+use tapedeck_domain::expire::{Expiry, POISON_CLAIMS, expire};
+use tapedeck_domain::run::RunStatus;
+use tapedeck_store::rows::RunProgress;
+use tapedeck_store::{Failure, Lane};
+
+use crate::context::Context;
+use crate::execute::Command;
+use crate::settling;
+
+/// Recovers one run, if its lease has really ended.
+#[derive(Debug)]
+pub struct ExpireClaim {
+    /// The candidate.
+    pub run_id: RunId,
+}
+
+#[async_trait]
+impl Command for ExpireClaim {
+    type Output = bool;
+    const LANE: Lane = Lane::Urgent;
+
+    async fn apply(&self, context: &mut Context<'_>) -> Result<bool, Failure> {
+        let locked_run = context.own_run(self.run_id).await?;
+        let Some(live) = locked_run.live else {
+            return Ok(false);
+        };
+        let Some(claim) = live.state.claim().cloned() else {
+            return Ok(false);
+        };
+        let suspicious = live.attempts.unacknowledged + 1 >= POISON_CLAIMS && !claim.acknowledged;
+        let seen = suspicious && context.tx.claimants_seen(live.key, POISON_CLAIMS).await?;
+        let key = live.key;
+        match expire(live.clone(), seen, context.now, context.timing) {
+            Expiry::Nothing => Ok(false),
+            Expiry::Settle { event, end } => {
+                let mut locked = context
+                    .tx
+                    .lock_session_by_key(locked_run.head.session_key)
+                    .await?;
+                locked.head = locked_run.head;
+                context
+                    .append(&mut locked.head, event.into_iter().collect())
+                    .await?;
+                settling::settle(context, &mut locked, live, end, None).await?;
+                context.save(&locked).await?;
+                Ok(true)
+            }
+            Expiry::Requeue {
+                mut run,
+                event,
+                unservable,
+            } => {
+                let mut locked = context
+                    .tx
+                    .lock_session_by_key(locked_run.head.session_key)
+                    .await?;
+                locked.head = locked_run.head;
+                let mut drafts =
+                    settling::end_questions(context, &live, Some(claim.attempt)).await?;
+                run.pending_interactions = 0;
+                drafts.push(event);
+                context.append(&mut locked.head, drafts).await?;
+                context.tx.save_live_run(&run).await?;
+                let target = locked.session.settings.run_target.executor.clone();
+                context.enqueue(&run, &target).await?;
+                context.show(&mut locked, &run, false).await?;
+                if unservable.is_some() {
+                    let progress = RunProgress {
+                        status: RunStatus::Requested,
+                        attempt: run.attempts.attempt,
+                        executor_id: None,
+                        claimed_at: None,
+                        started_at: None,
+                        unservable: unservable.map(str::to_owned),
+                    };
+                    context.tx.save_progress(key, &progress).await?;
+                }
+                context.save(&locked).await?;
+                Ok(true)
+            }
+        }
+    }
+}

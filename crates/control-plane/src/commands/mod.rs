@@ -1,0 +1,44 @@
+//! The one list of commands, one file each. The macro that makes the list also makes a command
+//! runnable, so a command outside the list can't be run and one inside is under the tests that
+//! walk it.
+
+macro_rules! commands {
+    ($($module:ident::$name:ident,)*) => {
+        $(pub mod $module;)*
+        $(
+            impl crate::execute::sealed::Listed for $module::$name {
+                const NAME: &'static str = stringify!($name);
+            }
+        )*
+        /// The names of all commands.
+        pub const ALL: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+commands! {
+    acquire_owner::AcquireOwner,
+    append_events::AppendEvents,
+    ask::Ask,
+    cancel_run::CancelRun,
+    claim_run::ClaimRun,
+    close_session::CloseSession,
+    configure_session::ConfigureSession,
+    continue_queue::ContinueQueue,
+    create_session::CreateSession,
+    delete_session::DeleteSession,
+    expire_claim::ExpireClaim,
+    expire_interaction::ExpireInteraction,
+    heartbeat::Heartbeat,
+    keep_house::KeepHouse,
+    list_expired::ListExpired,
+    mark_alive::MarkAlive,
+    project_tape::ProjectTape,
+    prompt::AdmitPrompt,
+    record_contact::RecordContact,
+    release_owner::ReleaseOwner,
+    release_run::ReleaseRun,
+    renew_owner::RenewOwner,
+    resolve_interaction::ResolveInteraction,
+    resume::ResumeSession,
+    settle_run::SettleRun,
+}

@@ -1,0 +1,60 @@
+//! Takes a run back from an executor before its agent has put anything out (design §4.3).
+
+use async_trait::async_trait;
+use serde_json::json;
+use tapedeck_domain::claim::release;
+use tapedeck_domain::event::{Draft, EventKind};
+use tapedeck_domain::run::Run;
+use tapedeck_domain::{Rejection, SessionId};
+use tapedeck_store::{Failure, Lane};
+
+use crate::commands::heartbeat::ClaimProof;
+use crate::context::Context;
+use crate::execute::Command;
+use crate::settling;
+
+/// Releases a claim.
+#[derive(Debug)]
+pub struct ReleaseRun {
+    /// Who.
+    pub proof: ClaimProof,
+}
+
+#[async_trait]
+impl Command for ReleaseRun {
+    type Output = Run;
+    const LANE: Lane = Lane::Urgent;
+
+    fn session(&self) -> Option<SessionId> {
+        self.proof.session_id
+    }
+
+    async fn apply(&self, context: &mut Context<'_>) -> Result<Run, Failure> {
+        let proof = &self.proof;
+        let held = context
+            .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
+            .await?;
+        let (head, live) = held.live()?;
+        let Some(claim) = live.state.claim().cloned() else {
+            return Err(Rejection::ClaimLost.into());
+        };
+        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
+        locked.head = head;
+        let mut drafts = settling::end_questions(context, &live, Some(claim.attempt)).await?;
+        let mut run = release(live, context.now)?;
+        run.pending_interactions = 0;
+        let payload = json!({"executor_id": claim.executor_id, "attempt": claim.attempt});
+        drafts.push(
+            Draft::server(EventKind::RunReleased, payload)
+                .of_run(&run)
+                .by(&claim),
+        );
+        context.append(&mut locked.head, drafts).await?;
+        context.tx.save_live_run(&run).await?;
+        let target = locked.session.settings.run_target.executor.clone();
+        context.enqueue(&run, &target).await?;
+        context.show(&mut locked, &run, false).await?;
+        context.save(&locked).await?;
+        Ok(context.tx.run(run.key).await?)
+    }
+}

@@ -1,0 +1,74 @@
+//! Completes a run by its claim's holder; the same completion again gets the stored answer (rules
+//! R11).
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tapedeck_domain::claim::Proof;
+use tapedeck_domain::run::Run;
+use tapedeck_domain::settle::{RunEnd, check_complete, repeated};
+use tapedeck_domain::{Rejection, SessionId};
+use tapedeck_store::{Failure, Lane};
+
+use crate::commands::heartbeat::ClaimProof;
+use crate::context::Context;
+use crate::execute::Command;
+use crate::settling;
+
+/// Completes a run.
+#[derive(Debug)]
+pub struct SettleRun {
+    /// Who.
+    pub proof: ClaimProof,
+    /// How it ends; carries the digest of the body.
+    pub end: RunEnd,
+    /// Events the executor uploaded, all attempts.
+    pub event_count: Option<u64>,
+    /// The agent's own state for a later resume.
+    pub agent_state: Option<Value>,
+}
+
+#[async_trait]
+impl Command for SettleRun {
+    type Output = Run;
+    const LANE: Lane = Lane::Urgent;
+
+    fn session(&self) -> Option<SessionId> {
+        self.proof.session_id
+    }
+
+    async fn apply(&self, context: &mut Context<'_>) -> Result<Run, Failure> {
+        let proof = &self.proof;
+        let held = context
+            .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
+            .await?;
+        let key = held.locked.key;
+        if held.proof == Proof::Settled {
+            let status = held.locked.status;
+            let settled = held
+                .locked
+                .settled
+                .as_ref()
+                .ok_or(Rejection::RunSettled { status })?;
+            let digest = self
+                .end
+                .body_digest
+                .ok_or(Rejection::RunSettled { status })?;
+            repeated(settled, status, digest)?;
+            return Ok(context.tx.run(key).await?);
+        }
+        let (head, live) = held.live()?;
+        check_complete(&live, self.event_count)?;
+        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
+        locked.head = head;
+        settling::settle(
+            context,
+            &mut locked,
+            live,
+            self.end.clone(),
+            self.agent_state.clone(),
+        )
+        .await?;
+        context.save(&locked).await?;
+        Ok(context.tx.run(key).await?)
+    }
+}

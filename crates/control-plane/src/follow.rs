@@ -1,0 +1,316 @@
+//! Follows a session's log: a cursor that pulls. Replay and live are one code path; a slow reader
+//! costs a cursor, never a queue (design §6, stores §6).
+
+use std::sync::Arc;
+
+use tapedeck_domain::event::EventRecord;
+use tapedeck_domain::interaction::{Interaction, InteractionStatus};
+use tapedeck_domain::limits::EVENT_PAGE_MAX;
+use tapedeck_domain::run::RunStatus;
+use tapedeck_domain::{RunId, SessionId};
+use tapedeck_store::read::InteractionFilter;
+use tapedeck_store::{EventFilter, PageRequest, Target};
+use tokio::sync::watch;
+
+use crate::ControlPlane;
+use crate::error::{CursorError, Error, Outcome};
+use crate::feed::{HeadHint, SessionFeed, SharedEvent};
+
+/// Where a follower starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// After this number.
+    After(u64),
+    /// After the newest event.
+    Head,
+}
+
+/// What to follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowRequest {
+    /// The namespace.
+    pub namespace: String,
+    /// The session.
+    pub session_id: SessionId,
+    /// From where.
+    pub start: Start,
+    /// Only this run, to its terminal event.
+    pub run_id: Option<RunId>,
+    /// Only these kinds; empty is all. The terminal event of a run-scoped stream always comes.
+    pub kinds: Vec<String>,
+}
+
+/// What a follower sees.
+#[derive(Debug, Clone)]
+pub enum Followed {
+    /// Comes first.
+    Open {
+        /// The newest event.
+        head_seq: u64,
+        /// The active run.
+        active_run_id: Option<RunId>,
+        /// The status of the run that is followed, else of the newest.
+        run_status: Option<RunStatus>,
+        /// Open questions.
+        interactions: Vec<Interaction>,
+    },
+    /// Events in order.
+    Events(Vec<Arc<SharedEvent>>),
+    /// Caught up.
+    Live {
+        /// The newest event.
+        head_seq: u64,
+    },
+    /// Nothing follows.
+    End(EndReason),
+}
+
+/// Why a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// The run that is followed has ended.
+    Settled,
+    /// The session was deleted.
+    Deleted,
+    /// The process goes down; reconnect.
+    Shutdown,
+}
+
+impl EndReason {
+    /// The word on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::Deleted => "deleted",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Replay,
+    Live,
+    Ending(EndReason),
+    Done,
+}
+
+/// A cursor over a session's log.
+#[derive(Debug)]
+pub struct Follower {
+    control: ControlPlane,
+    request: FollowRequest,
+    cursor: u64,
+    phase: Phase,
+    opening: Option<Followed>,
+    feed: Arc<SessionFeed>,
+    hint: watch::Receiver<HeadHint>,
+}
+
+impl Follower {
+    /// Opens a follower: every error of the cursor or the target comes before the first frame.
+    pub(crate) async fn open(control: ControlPlane, request: FollowRequest) -> Outcome<Self> {
+        let feed = control.inner.feed.session(request.session_id);
+        let hint = feed.subscribe();
+        let reader = control.inner.store.reader();
+        let view = reader
+            .session(&request.namespace, request.session_id)
+            .await?
+            .ok_or(Error::NotFound(Target::Session))?;
+        let head_seq = view.head.head_seq;
+        feed.observe(head_seq);
+        let mut cursor = match request.start {
+            Start::After(after) if after > head_seq => {
+                return Err(CursorError::Future { after, head_seq }.into());
+            }
+            Start::After(after) => after,
+            Start::Head => head_seq,
+        };
+        let mut run_status = view.session.summary.last_run_status;
+        let mut phase = Phase::Open;
+        if let Some(run_id) = request.run_id {
+            let run = reader
+                .run(&request.namespace, run_id)
+                .await?
+                .filter(|run| run.session_id == request.session_id)
+                .ok_or(Error::NotFound(Target::Run))?;
+            run_status = Some(run.status);
+            // Nothing of the run comes before the event that admits it.
+            cursor = cursor.max(run.admitted_seq.saturating_sub(1));
+            if run.settled_seq.is_some_and(|settled| cursor >= settled) {
+                phase = Phase::Ending(EndReason::Settled);
+            }
+        }
+        let pending = InteractionFilter {
+            status: Some(InteractionStatus::Pending),
+            session_id: Some(request.session_id),
+            run_id: request.run_id,
+        };
+        let page = PageRequest {
+            before: None,
+            limit: 50,
+        };
+        let interactions = if view.session.summary.pending_interactions > 0 {
+            reader
+                .interactions(&request.namespace, &pending, page)
+                .await?
+                .items
+        } else {
+            Vec::new()
+        };
+        let opening = Followed::Open {
+            head_seq,
+            active_run_id: view.session.summary.active_run_id,
+            run_status,
+            interactions,
+        };
+        Ok(Self {
+            control,
+            request,
+            cursor,
+            phase,
+            opening: Some(opening),
+            feed,
+            hint,
+        })
+    }
+
+    /// The next thing to send; `None` after the end. Waits while there is nothing.
+    pub async fn next(&mut self) -> Outcome<Option<Followed>> {
+        if let Some(opening) = self.opening.take() {
+            if self.phase == Phase::Open {
+                self.phase = Phase::Replay;
+            }
+            return Ok(Some(opening));
+        }
+        match self.phase {
+            Phase::Done => return Ok(None),
+            Phase::Ending(reason) => {
+                self.phase = Phase::Done;
+                return Ok(Some(Followed::End(reason)));
+            }
+            Phase::Open | Phase::Replay | Phase::Live => {}
+        }
+        loop {
+            if self.control.inner.lifecycle.is_draining() {
+                self.phase = Phase::Done;
+                return Ok(Some(Followed::End(EndReason::Shutdown)));
+            }
+            let hint = *self.hint.borrow_and_update();
+            if hint.deleted {
+                return Ok(self.end(EndReason::Deleted));
+            }
+            let events = self.read(hint.head_seq).await?;
+            if !events.is_empty() {
+                return Ok(Some(Followed::Events(events)));
+            }
+            if self.phase == Phase::Replay && self.cursor >= hint.head_seq {
+                self.phase = Phase::Live;
+                return Ok(Some(Followed::Live {
+                    head_seq: self.cursor,
+                }));
+            }
+            if self.cursor < hint.head_seq {
+                continue;
+            }
+            if let Some(end) = self.wait(hint).await? {
+                return Ok(self.end(end));
+            }
+        }
+    }
+
+    fn end(&mut self, reason: EndReason) -> Option<Followed> {
+        self.phase = Phase::Done;
+        Some(Followed::End(reason))
+    }
+
+    /// Waits for the head to move. A hint may be lost where another process writes, so a slow poll
+    /// is the safety net.
+    async fn wait(&mut self, seen: HeadHint) -> Outcome<Option<EndReason>> {
+        let lifecycle = &self.control.inner.lifecycle;
+        tokio::select! {
+            changed = self.hint.changed() => {
+                if changed.is_err() {
+                    return Ok(Some(EndReason::Shutdown));
+                }
+                let now = *self.hint.borrow();
+                if now.generation != seen.generation && now.head_seq == seen.head_seq && !now.deleted {
+                    let head = self.control.inner.store.reader().head_seq(self.request.session_id).await?;
+                    match head {
+                        Some(head_seq) => self.feed.observe(head_seq),
+                        None => return Ok(Some(EndReason::Deleted)),
+                    }
+                }
+                Ok(None)
+            }
+            () = lifecycle.soft().cancelled() => Ok(Some(EndReason::Shutdown)),
+        }
+    }
+
+    /// Reads after the cursor, from the hot tail if it continues the cursor exactly, else from the
+    /// store. `head_seq` was read before, so a short page proves that the cursor has reached it.
+    async fn read(&mut self, head_seq: u64) -> Outcome<Vec<Arc<SharedEvent>>> {
+        if self.cursor >= head_seq {
+            return Ok(Vec::new());
+        }
+        let limit = EVENT_PAGE_MAX;
+        let page = limit as usize;
+        if let Some(tail) = self.feed.tail(self.cursor, page) {
+            if let Some(last) = tail.last() {
+                self.cursor = last.record.session_seq;
+            }
+            return Ok(self.select(tail));
+        }
+        let filter = EventFilter {
+            session_id: self.request.session_id,
+            after: self.cursor,
+            limit,
+            run_id: self.request.run_id,
+            kinds: self.kinds_in_store(),
+        };
+        let rows = self.control.inner.store.reader().events(&filter).await?;
+        let full = rows.len() >= page;
+        let last = rows.last().map_or(self.cursor, |row| row.session_seq);
+        self.cursor = if full { last } else { last.max(head_seq) };
+        let rows = rows.into_iter().map(SharedEvent::new).collect();
+        Ok(self.select(rows))
+    }
+
+    /// The kinds to read: a run-scoped stream needs its terminal event to know its end.
+    fn kinds_in_store(&self) -> Vec<String> {
+        let mut kinds = self.request.kinds.clone();
+        if !kinds.is_empty() && self.request.run_id.is_some() {
+            kinds.push(
+                tapedeck_domain::event::EventKind::TurnEnd
+                    .as_str()
+                    .to_owned(),
+            );
+        }
+        kinds
+    }
+
+    /// Keeps what was asked for; a run's terminal event ends a run-scoped stream.
+    fn select(&mut self, events: Vec<Arc<SharedEvent>>) -> Vec<Arc<SharedEvent>> {
+        let mut selected = Vec::with_capacity(events.len());
+        for event in events {
+            let record = &event.record;
+            if self.request.run_id.is_some() && record.run_id != self.request.run_id {
+                continue;
+            }
+            let ends = self.request.run_id.is_some() && record.is_terminal();
+            if ends || self.wants(record) {
+                selected.push(event);
+            }
+            if ends {
+                self.phase = Phase::Ending(EndReason::Settled);
+                break;
+            }
+        }
+        selected
+    }
+
+    fn wants(&self, record: &EventRecord) -> bool {
+        self.request.kinds.is_empty() || self.request.kinds.iter().any(|kind| *kind == record.kind)
+    }
+}

@@ -1,0 +1,495 @@
+//! The use cases, one file a command, written once over the store's row traits; and what follows
+//! from them: the feed, followers, held requests and the sweep. No SQL, no HTTP, and no rule that
+//! `domain` could hold.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod commands;
+mod context;
+pub mod error;
+mod execute;
+pub mod feed;
+pub mod follow;
+pub mod ids;
+pub mod lifecycle;
+mod projection;
+pub mod queries;
+mod settling;
+pub mod sweep;
+mod waits;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tapedeck_domain::executor::Contact;
+use tapedeck_domain::idempotency::IdempotencyKey;
+use tapedeck_domain::interaction::{Answer, Interaction};
+use tapedeck_domain::owner::{Authority, Owner};
+use tapedeck_domain::resume::Resume;
+use tapedeck_domain::run::Run;
+use tapedeck_domain::session::SessionSettings;
+use tapedeck_domain::{InteractionId, RunId, SessionId, TapeEntryId, TapeId, Timing};
+use tapedeck_store::{SessionView, Store, Target};
+use tokio::time::Instant;
+
+use commands::acquire_owner::AcquireOwner;
+use commands::append_events::{AppendEvents, Recorded};
+use commands::cancel_run::{CancelRun, CancelTarget, Cancelled};
+use commands::close_session::CloseSession;
+use commands::configure_session::{ConfigureSession, SettingsPatch};
+use commands::continue_queue::ContinueQueue;
+use commands::create_session::CreateSession;
+use commands::delete_session::DeleteSession;
+use commands::project_tape::ProjectTape;
+use commands::prompt::{AdmitPrompt, Admitted};
+use commands::record_contact::RecordContact;
+use commands::release_owner::ReleaseOwner;
+use commands::release_run::ReleaseRun;
+use commands::renew_owner::RenewOwner;
+use commands::resolve_interaction::{QuestionTarget, ResolveInteraction};
+use commands::resume::ResumeSession;
+use commands::settle_run::SettleRun;
+pub use error::{CursorError, Error, Outcome};
+use execute::Executor;
+use feed::Feed;
+pub use follow::{FollowRequest, Followed, Follower, Start};
+use ids::IdSource;
+pub use lifecycle::Lifecycle;
+
+/// What a control plane is made of.
+#[derive(Debug)]
+pub struct Options {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Who writes: the deployment, or a local process.
+    pub authority: Authority,
+    /// All times.
+    pub timing: Timing,
+    /// New identifiers.
+    pub ids: Arc<dyn IdSource>,
+    /// Tasks and shutdown.
+    pub lifecycle: Lifecycle,
+    /// Events kept per followed session (stores §6); tests use 2.
+    pub ring_events: usize,
+    /// Bytes kept per followed session.
+    pub ring_bytes: usize,
+    /// Whether other processes may write to the store, so that their writes must be looked for.
+    pub shared_store: bool,
+}
+
+/// A cheap handle to the use cases.
+#[derive(Debug, Clone)]
+pub struct ControlPlane {
+    pub(crate) inner: Arc<Executor>,
+    pub(crate) known_runs: Arc<Mutex<HashMap<RunId, SessionId>>>,
+    contacts: Arc<Mutex<HashMap<String, Instant>>>,
+    shared_store: bool,
+}
+
+impl ControlPlane {
+    /// Puts the parts together. [`Self::start`] must follow before the first request.
+    pub fn new(options: Options) -> Self {
+        Self {
+            inner: Arc::new(Executor {
+                store: options.store,
+                feed: Feed::new(options.ring_events, options.ring_bytes),
+                authority: options.authority,
+                timing: options.timing,
+                ids: options.ids,
+                lifecycle: options.lifecycle,
+                alive_at: AtomicI64::new(i64::MIN),
+            }),
+            known_runs: Arc::default(),
+            contacts: Arc::default(),
+            shared_store: options.shared_store,
+        }
+    }
+
+    /// Credits an outage, sweeps once, and starts the loops (rules R6, R8).
+    pub async fn start(&self) -> Outcome<()> {
+        sweep::start(self).await?;
+        sweep::step(self).await?;
+        let control = self.clone();
+        self.inner.lifecycle.spawn(sweep::run(control));
+        if self.shared_store {
+            let control = self.clone();
+            self.inner
+                .lifecycle
+                .spawn(async move { control.watch_store().await });
+        }
+        Ok(())
+    }
+
+    /// Looks for other processes' writes and tells everybody to read again (rules R8).
+    async fn watch_store(&self) {
+        let mut seen = None;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(200)) => {}
+                () = self.inner.lifecycle.soft().cancelled() => return,
+            }
+            match self.inner.store.change_counter().await {
+                Ok(counter) => {
+                    if seen
+                        .replace(counter)
+                        .is_some_and(|before| before != counter)
+                    {
+                        self.inner.feed.hint_all();
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "store.watch_failed"),
+            }
+        }
+    }
+
+    /// All times.
+    pub fn timing(&self) -> &Timing {
+        &self.inner.timing
+    }
+
+    /// Tasks and shutdown.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.inner.lifecycle
+    }
+
+    /// Who writes.
+    pub fn authority(&self) -> &Authority {
+        &self.inner.authority
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// A new id.
+    pub fn new_id(&self) -> uuid::Uuid {
+        self.inner.ids.next()
+    }
+
+    /// Creates a session.
+    pub async fn create_session(
+        &self,
+        namespace: &str,
+        settings: SessionSettings,
+        key: Option<IdempotencyKey>,
+    ) -> Outcome<SessionView> {
+        let command = CreateSession {
+            namespace: namespace.to_owned(),
+            session_id: SessionId::new(self.new_id()),
+            tape_id: TapeId::new(self.new_id()),
+            settings,
+            key,
+        };
+        let session_id = self.inner.execute(command).await?;
+        self.session(namespace, session_id).await
+    }
+
+    /// Changes settings.
+    pub async fn configure_session(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+        patch: SettingsPatch,
+    ) -> Outcome<SessionView> {
+        self.inner
+            .execute(ConfigureSession {
+                namespace: namespace.to_owned(),
+                session_id,
+                patch,
+            })
+            .await?;
+        self.session(namespace, session_id).await
+    }
+
+    /// Closes a session.
+    pub async fn close_session(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+    ) -> Outcome<SessionView> {
+        self.inner
+            .execute(CloseSession {
+                namespace: namespace.to_owned(),
+                session_id,
+            })
+            .await?;
+        self.session(namespace, session_id).await
+    }
+
+    /// Deletes a session.
+    pub async fn delete_session(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+        force: bool,
+    ) -> Outcome<()> {
+        self.inner
+            .execute(DeleteSession {
+                namespace: namespace.to_owned(),
+                session_id,
+                force,
+            })
+            .await
+    }
+
+    /// Admits a prompt.
+    pub async fn prompt(&self, command: AdmitPrompt) -> Outcome<Admitted> {
+        tapedeck_domain::admit::check_text(&command.prompt.text)?;
+        self.inner.execute(command).await
+    }
+
+    /// Resumes a session. The tape catches up first, outside the resume's transaction (rules R19).
+    pub async fn resume(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+        request: ResumeRequest,
+    ) -> Outcome<Admitted> {
+        if let Some(text) = &request.text {
+            tapedeck_domain::admit::check_text(text)?;
+        }
+        self.catch_up_tape(namespace, session_id).await?;
+        let resume = Resume {
+            run_id: RunId::new(self.new_id()),
+            text: request.text,
+            reason: request.reason,
+            metadata: request.metadata,
+            anchor_id: TapeEntryId::new(self.new_id()),
+        };
+        let command = ResumeSession {
+            namespace: namespace.to_owned(),
+            session_id,
+            resume,
+            key: request.key,
+        };
+        self.inner.execute(command).await
+    }
+
+    /// Projects until the tape has caught up with the log.
+    pub async fn catch_up_tape(&self, namespace: &str, session_id: SessionId) -> Outcome<()> {
+        loop {
+            let step = ProjectTape {
+                namespace: namespace.to_owned(),
+                session_id,
+            };
+            if self.inner.execute(step).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Cancels what is active in a session.
+    pub async fn cancel_session(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+        by: &'static str,
+    ) -> Outcome<Cancelled> {
+        let target = CancelTarget::Active(session_id);
+        self.inner
+            .execute(CancelRun {
+                namespace: namespace.to_owned(),
+                target,
+                by,
+            })
+            .await
+    }
+
+    /// Cancels one run.
+    pub async fn cancel_run(
+        &self,
+        namespace: &str,
+        run_id: RunId,
+        by: &'static str,
+    ) -> Outcome<Cancelled> {
+        let session_id = self.run(namespace, run_id).await?.session_id;
+        let target = CancelTarget::Run { session_id, run_id };
+        self.inner
+            .execute(CancelRun {
+                namespace: namespace.to_owned(),
+                target,
+                by,
+            })
+            .await
+    }
+
+    /// Lets a held queue go on.
+    pub async fn continue_queue(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+    ) -> Outcome<SessionView> {
+        self.inner
+            .execute(ContinueQueue {
+                namespace: namespace.to_owned(),
+                session_id,
+            })
+            .await?;
+        self.session(namespace, session_id).await
+    }
+
+    /// Appends an uploaded batch.
+    pub async fn append_events(&self, mut command: AppendEvents) -> Outcome<Recorded> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Completes a run.
+    pub async fn settle_run(&self, mut command: SettleRun) -> Outcome<Run> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Takes a run back from its executor.
+    pub async fn release_run(&self, mut command: ReleaseRun) -> Outcome<Run> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Answers a question.
+    pub async fn resolve(
+        &self,
+        namespace: &str,
+        id: InteractionId,
+        answer: Answer,
+        by: &str,
+    ) -> Outcome<Interaction> {
+        let session_id = self.interaction(namespace, id).await?.session_id;
+        let target = QuestionTarget::Interaction {
+            session_id,
+            interaction_id: id,
+        };
+        self.resolve_target(namespace, target, answer, by).await
+    }
+
+    /// Answers a question by the executor's id of it (older clients).
+    pub async fn resolve_request(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+        request_id: String,
+        answer: Answer,
+        by: &str,
+    ) -> Outcome<Interaction> {
+        let target = QuestionTarget::Request {
+            session_id,
+            request_id,
+        };
+        self.resolve_target(namespace, target, answer, by).await
+    }
+
+    async fn resolve_target(
+        &self,
+        namespace: &str,
+        target: QuestionTarget,
+        answer: Answer,
+        by: &str,
+    ) -> Outcome<Interaction> {
+        let command = ResolveInteraction {
+            namespace: namespace.to_owned(),
+            target,
+            answer,
+            by: by.to_owned(),
+        };
+        let interaction = self.inner.execute(command).await?;
+        Ok(interaction)
+    }
+
+    /// Acquires a session for this owner.
+    pub async fn acquire_owner(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+    ) -> Outcome<Option<Owner>> {
+        self.inner
+            .execute(AcquireOwner {
+                namespace: namespace.to_owned(),
+                session_id,
+            })
+            .await
+    }
+
+    /// Renews this owner's lease on a session.
+    pub async fn renew_owner(&self, namespace: &str, session_id: SessionId) -> Outcome<Owner> {
+        self.inner
+            .execute(RenewOwner {
+                namespace: namespace.to_owned(),
+                session_id,
+            })
+            .await
+    }
+
+    /// Releases a session.
+    pub async fn release_owner(&self, namespace: &str, session_id: SessionId) -> Outcome<()> {
+        self.inner
+            .execute(ReleaseOwner {
+                namespace: namespace.to_owned(),
+                session_id,
+            })
+            .await
+    }
+
+    /// Opens a follower.
+    pub async fn follow(&self, request: FollowRequest) -> Outcome<Follower> {
+        Follower::open(self.clone(), request).await
+    }
+
+    /// Records a contact, at most once in a while for each executor: a poll must not cost a write.
+    pub(crate) async fn note_contact(&self, contact: &Contact) {
+        let id = format!(
+            "{}\0{}",
+            contact.executor_id,
+            contact.instance_id.as_deref().unwrap_or_default()
+        );
+        let period = Duration::from_millis(
+            u64::try_from(self.timing().executor_stale_ms / 3).unwrap_or(10_000),
+        );
+        {
+            let mut contacts = self.contacts.lock();
+            let now = Instant::now();
+            if contacts
+                .get(&id)
+                .is_some_and(|last| now.duration_since(*last) < period)
+            {
+                return;
+            }
+            contacts.retain(|_, last| now.duration_since(*last) < period);
+            contacts.insert(id, now);
+        }
+        if let Err(error) = self
+            .inner
+            .execute(RecordContact {
+                contact: contact.clone(),
+            })
+            .await
+        {
+            tracing::warn!(%error, executor_id = contact.executor_id, "executor.contact_failed");
+        }
+    }
+
+    fn session_of(&self, run: RunId) -> Option<SessionId> {
+        self.known_runs.lock().get(&run).copied()
+    }
+
+    /// Maps an absent row to an error.
+    pub(crate) fn found<T>(row: Option<T>, target: Target) -> Outcome<T> {
+        row.ok_or(Error::NotFound(target))
+    }
+}
+
+/// A resume as a client asks for it.
+#[derive(Debug, Clone, Default)]
+pub struct ResumeRequest {
+    /// What the person asks; `None` continues.
+    pub text: Option<String>,
+    /// One word.
+    pub reason: String,
+    /// The client's notes.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// The client's key.
+    pub key: Option<IdempotencyKey>,
+}

@@ -1,0 +1,131 @@
+//! Lists and look-ups. A namespace's rows are all that its callers can see.
+
+use tapedeck_domain::event::EventRecord;
+use tapedeck_domain::executor::Executor;
+use tapedeck_domain::interaction::Interaction;
+use tapedeck_domain::run::Run;
+use tapedeck_domain::{InteractionId, RunId, SessionId};
+use tapedeck_store::read::InteractionFilter;
+use tapedeck_store::{EventFilter, Page, PageRequest, SessionView, Target};
+
+use crate::ControlPlane;
+use crate::error::{CursorError, Outcome};
+
+/// A page of events with the head as it was read before.
+#[derive(Debug, Clone)]
+pub struct EventPage {
+    /// In order.
+    pub events: Vec<EventRecord>,
+    /// Where the next page continues.
+    pub next_cursor: u64,
+    /// The newest event.
+    pub head_seq: u64,
+}
+
+impl ControlPlane {
+    /// One session.
+    pub async fn session(&self, namespace: &str, id: SessionId) -> Outcome<SessionView> {
+        Self::found(
+            self.inner.store.reader().session(namespace, id).await?,
+            Target::Session,
+        )
+    }
+
+    /// A page of sessions.
+    pub async fn sessions(&self, namespace: &str, page: PageRequest) -> Outcome<Page<SessionView>> {
+        Ok(self.inner.store.reader().sessions(namespace, page).await?)
+    }
+
+    /// One run.
+    pub async fn run(&self, namespace: &str, id: RunId) -> Outcome<Run> {
+        Self::found(
+            self.inner.store.reader().run(namespace, id).await?,
+            Target::Run,
+        )
+    }
+
+    /// A page of runs.
+    pub async fn runs(
+        &self,
+        namespace: &str,
+        session: Option<SessionId>,
+        page: PageRequest,
+    ) -> Outcome<Page<Run>> {
+        if let Some(session) = session {
+            self.session(namespace, session).await?;
+        }
+        Ok(self
+            .inner
+            .store
+            .reader()
+            .runs(namespace, session, page)
+            .await?)
+    }
+
+    /// A page of a session's events. Where the filter leaves rows out, an empty page means that the
+    /// head as read before has been reached.
+    pub async fn events(&self, namespace: &str, filter: EventFilter) -> Outcome<EventPage> {
+        let head_seq = self
+            .session(namespace, filter.session_id)
+            .await?
+            .head
+            .head_seq;
+        if filter.after > head_seq {
+            return Err(CursorError::Future {
+                after: filter.after,
+                head_seq,
+            }
+            .into());
+        }
+        let events = self.inner.store.reader().events(&filter).await?;
+        let next_cursor = events
+            .last()
+            .map_or(filter.after, |event| event.session_seq);
+        Ok(EventPage {
+            events,
+            next_cursor,
+            head_seq,
+        })
+    }
+
+    /// One interaction.
+    pub async fn interaction(&self, namespace: &str, id: InteractionId) -> Outcome<Interaction> {
+        Self::found(
+            self.inner.store.reader().interaction(namespace, id).await?,
+            Target::Interaction,
+        )
+    }
+
+    /// A page of interactions.
+    pub async fn interactions(
+        &self,
+        namespace: &str,
+        filter: &InteractionFilter,
+        page: PageRequest,
+    ) -> Outcome<Page<Interaction>> {
+        Ok(self
+            .inner
+            .store
+            .reader()
+            .interactions(namespace, filter, page)
+            .await?)
+    }
+
+    /// Executors by name.
+    pub async fn executors(&self, after: Option<&str>, limit: u32) -> Outcome<Vec<Executor>> {
+        Ok(self.inner.store.reader().executors(after, limit).await?)
+    }
+
+    /// One executor.
+    pub async fn executor(&self, executor_id: &str) -> Outcome<Executor> {
+        Self::found(
+            self.inner.store.reader().executor(executor_id).await?,
+            Target::Executor,
+        )
+    }
+
+    /// The store's clocks, for statuses that are derived from them.
+    pub async fn now(&self) -> Outcome<tapedeck_domain::Now> {
+        Ok(self.inner.store.reader().now().await?)
+    }
+}

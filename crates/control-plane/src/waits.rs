@@ -1,0 +1,113 @@
+//! Held requests: claims, heartbeats and approvals that wait. All do the same: subscribe, read the
+//! state, wait for a hint, read again (rules R18).
+
+use std::time::Duration;
+
+use tapedeck_domain::interaction::{Interaction, InteractionStatus};
+use tapedeck_domain::{Rejection, RunId};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::ControlPlane;
+use crate::commands::ask::Ask;
+use crate::commands::claim_run::{ClaimRun, ClaimedRun};
+use crate::commands::heartbeat::{Beat, ClaimProof, Heartbeat};
+use crate::commands::release_run::ReleaseRun;
+use crate::error::{Error, Outcome};
+use crate::feed::QueueKey;
+
+impl ControlPlane {
+    /// Claims a run, waiting up to `wait` for one. The claim itself runs in a task that a vanishing
+    /// client can't cancel; if nobody is left to take the answer, the claim is released at once.
+    pub async fn claim(&self, claim: ClaimRun, wait: Duration) -> Outcome<ClaimedRun> {
+        let deadline = Instant::now() + wait;
+        let key = QueueKey {
+            executor_kind: claim.contact.executor_kind.clone(),
+            pool: claim.contact.pool.clone(),
+        };
+        self.note_contact(&claim.contact).await;
+        let mut hint = self.inner.feed.queue(&key);
+        loop {
+            hint.borrow_and_update();
+            match self.claim_now(claim.clone()).await {
+                Err(Error::Rejected(Rejection::NoRunAvailable)) => {}
+                answer => return answer,
+            }
+            if !self.hold(&mut hint, deadline).await {
+                return Err(Rejection::NoRunAvailable.into());
+            }
+        }
+    }
+
+    async fn claim_now(&self, claim: ClaimRun) -> Outcome<ClaimedRun> {
+        let (answer, taken) = tokio::sync::oneshot::channel();
+        let this = self.clone();
+        self.inner.lifecycle.spawn(async move {
+            let executor_id = claim.contact.executor_id.clone();
+            let outcome = this.inner.execute(claim).await;
+            if let Ok(claimed) = &outcome {
+                this.remember(claimed.run.run_id, claimed.session.session_id);
+            }
+            if let Err(Ok(claimed)) = answer.send(outcome) {
+                let proof = ClaimProof {
+                    run_id: claimed.run.run_id,
+                    session_id: Some(claimed.session.session_id),
+                    executor_id,
+                    token: claimed.token,
+                };
+                if let Err(error) = this.inner.execute(ReleaseRun { proof }).await {
+                    tracing::warn!(%error, "claim.release_failed");
+                }
+            }
+        });
+        taken.await.unwrap_or(Err(Error::Draining))
+    }
+
+    /// Extends a claim's lease; with `wait`, answers early when a cancel or an answer arrives.
+    pub async fn heartbeat(&self, beat: Heartbeat, wait: Duration) -> Outcome<Beat> {
+        let deadline = Instant::now() + wait;
+        let mut hint = self.inner.feed.run(beat.proof.run_id);
+        hint.borrow_and_update();
+        let first = self.inner.execute(beat.clone()).await?;
+        // A held heartbeat must be over well before the lease it has just renewed (rules R13).
+        let third = u64::try_from(first.lease_ttl_ms / 3).unwrap_or(0);
+        let deadline = deadline.min(Instant::now() + Duration::from_millis(third));
+        if wait.is_zero() || first.cancel_requested || !self.hold(&mut hint, deadline).await {
+            return Ok(first);
+        }
+        self.inner.execute(beat).await
+    }
+
+    /// Asks, and waits up to `wait` for the answer. Asking again goes on waiting.
+    pub async fn ask(&self, ask: Ask, wait: Duration) -> Outcome<Interaction> {
+        let deadline = Instant::now() + wait;
+        let mut hint = self.inner.feed.run(ask.proof.run_id);
+        hint.borrow_and_update();
+        let mut interaction = self.inner.execute(ask.clone()).await?;
+        while interaction.status == InteractionStatus::Pending {
+            if !self.hold(&mut hint, deadline).await {
+                return Ok(interaction);
+            }
+            hint.borrow_and_update();
+            interaction = self.inner.execute(ask.clone()).await?;
+        }
+        Ok(interaction)
+    }
+
+    /// Waits for a hint; `false` when the time is over or the process drains.
+    async fn hold(&self, hint: &mut watch::Receiver<u64>, deadline: Instant) -> bool {
+        tokio::select! {
+            changed = timeout_at(deadline, hint.changed()) => matches!(changed, Ok(Ok(()))),
+            () = self.inner.lifecycle.soft().cancelled() => false,
+        }
+    }
+
+    /// The session of a run, if this process has seen it.
+    pub(crate) fn remember(&self, run: RunId, session: tapedeck_domain::SessionId) {
+        let mut known = self.known_runs.lock();
+        if known.len() >= 10_000 {
+            known.clear();
+        }
+        known.insert(run, session);
+    }
+}

@@ -1,0 +1,42 @@
+//! What Tapedeck's words mean and what may happen to them: identifiers, states, and decisions as
+//! pure functions of (state, command, now). Nothing here does I/O, reads a clock, draws a random
+//! number or is async; stores persist what these functions decide, and nothing else.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+pub mod admit;
+pub mod append;
+pub mod cancel;
+pub mod claim;
+pub mod digest;
+pub mod event;
+pub mod executor;
+pub mod expire;
+pub mod id;
+pub mod idempotency;
+pub mod interaction;
+pub mod json;
+pub mod limits;
+pub mod owner;
+pub mod rejection;
+pub mod resume;
+pub mod run;
+pub mod session;
+pub mod settle;
+pub mod tape;
+pub mod time;
+pub mod timing;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod model;
+
+pub use id::{
+    CheckpointId, DeploymentId, InteractionId, InvalidId, LogId, RunId, RunKey, SessionId,
+    SessionKey, TapeEntryId, TapeId,
+};
+pub use json::JsonText;
+pub use rejection::Rejection;
+pub use time::{LeaseInstant, Now, Timestamp};
+pub use timing::Timing;

@@ -1,0 +1,42 @@
+//! Sizes and counts that bound what comes in (api.md, Errors and limits).
+
+/// A JSON body of an ordinary request, in bytes.
+pub const BODY_BYTES: usize = 1024 * 1024;
+/// A body of events, snapshot, tape and complete, in bytes.
+pub const UPLOAD_BYTES: usize = 16 * 1024 * 1024;
+/// One event's payload, in bytes of JSON.
+pub const EVENT_BYTES: usize = 256 * 1024;
+/// A prompt, in bytes of UTF-8.
+pub const PROMPT_BYTES: usize = 256 * 1024;
+/// One line of an agent's output, in bytes.
+pub const AGENT_LINE_BYTES: usize = 32 * 1024 * 1024;
+/// Nesting of JSON.
+pub const JSON_DEPTH: usize = 128;
+/// Events in one upload.
+pub const UPLOAD_EVENTS: usize = 1_000;
+/// An event's id, in characters.
+pub const EVENT_ID_CHARS: usize = 200;
+/// An event's kind, in characters.
+pub const EVENT_KIND_CHARS: usize = 100;
+/// Free names: titles, labels, executor ids, pools, in characters.
+pub const NAME_CHARS: usize = 200;
+/// A page of a list, at most.
+pub const PAGE_MAX: u32 = 200;
+/// A page of a list where the client doesn't say.
+pub const PAGE_DEFAULT: u32 = 50;
+/// A page of events, at most (stores §4: readers' transactions stay short).
+pub const EVENT_PAGE_MAX: u32 = 500;
+/// Events folded into the tape in one transaction (rules R19).
+pub const PROJECTION_STEP: u32 = 500;
+/// Tape entries that a resume context carries.
+pub const RESUME_TAIL_ENTRIES: usize = 40;
+/// Bytes of tape that a resume context carries.
+pub const RESUME_TAIL_BYTES: usize = 32 * 1024;
+/// A claim's lease, in seconds: least, most, default (design §6).
+pub const LEASE_SECONDS: (u32, u32, u32) = (5, 300, 60);
+/// How long a poll may be held, in seconds.
+pub const WAIT_SECONDS_MAX: u32 = 60;
+/// How long a question may stay open, in seconds: most and default.
+pub const QUESTION_SECONDS: (u32, u32) = (86_400, 3_600);
+/// Queued runs of one session.
+pub const QUEUED_RUNS: u32 = 100;

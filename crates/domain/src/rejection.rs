@@ -1,0 +1,144 @@
+//! Every reason to refuse a command, in one closed list; the wire's error codes map to it one by
+//! one.
+
+use crate::id::{InteractionId, RunId};
+use crate::interaction::InteractionStatus;
+use crate::time::Timestamp;
+
+/// A word that is none of a closed list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{word}` is no {list}")]
+pub struct UnknownWord {
+    /// The list.
+    pub list: &'static str,
+    /// The word, cut to 64 characters.
+    pub word: String,
+}
+
+impl UnknownWord {
+    /// Names the list and the word.
+    pub fn new(list: &'static str, word: &str) -> Self {
+        Self {
+            list,
+            word: word.chars().take(64).collect(),
+        }
+    }
+}
+
+/// Why a field's value breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldError {
+    /// Where, e.g. `events[3].data`.
+    pub path: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl FieldError {
+    /// Names the place and the fault.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// A business reason to refuse a command. A refused command has changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The question has its answer, or ended without one.
+    #[error("the interaction is already {status}")]
+    AlreadyResolved {
+        /// Which.
+        interaction_id: InteractionId,
+        /// The state it is in.
+        status: InteractionStatus,
+    },
+    /// The claim is an earlier one or its lease has ended: stop now.
+    #[error("the claim is lost; stop the agent and claim again")]
+    ClaimLost,
+    /// The token was never this run's.
+    #[error("the claim token is not one of this run")]
+    ClaimTokenInvalid,
+    /// An event id came again with another content; nothing of the batch was written.
+    #[error("event `{event_id}` is stored with another content")]
+    EventIdConflict {
+        /// The id.
+        event_id: String,
+    },
+    /// Fewer events have arrived than the executor sent.
+    #[error("{stored} of {expected} events have arrived; upload the rest and complete again")]
+    EventsMissing {
+        /// What the executor counted.
+        expected: u64,
+        /// What is stored.
+        stored: u64,
+    },
+    /// The idempotency key was used with another body.
+    #[error("the idempotency key was used with another request body")]
+    IdempotencyConflict,
+    /// The input breaks a rule.
+    #[error("the request breaks a rule: {}", .0.iter().map(|e| format!("`{}` {}", e.path, e.message)).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<FieldError>),
+    /// No run that this executor may take is waiting.
+    #[error("no run is waiting for this executor")]
+    NoRunAvailable,
+    /// There is no settled run to go on from.
+    #[error("the session has no settled run to resume")]
+    NothingToResume,
+    /// Another owner's lease on the session is live.
+    #[error("the session is owned by `{owner_id}` until {until}")]
+    OwnedElsewhere {
+        /// The owner.
+        owner_id: String,
+        /// When its lease ends, wall time.
+        until: Timestamp,
+    },
+    /// The lease of the presented epoch has ended.
+    #[error("the owner lease has ended")]
+    OwnerLeaseExpired,
+    /// Too many runs wait in the session.
+    #[error("the session already has {limit} queued runs")]
+    QueueFull {
+        /// The bound.
+        limit: u32,
+    },
+    /// A request id came again with another question.
+    #[error("request `{request_id}` was asked before with another content")]
+    RequestIdConflict {
+        /// The id.
+        request_id: String,
+    },
+    /// The run is being cancelled and can't be given back; complete it.
+    #[error("the run is being cancelled; complete it as cancelled")]
+    RunCancelling,
+    /// The agent has put something out, so the run can't be released.
+    #[error("the run has output and can't be released; complete it instead")]
+    RunHasOutput,
+    /// The run is settled: stop now.
+    #[error("the run is settled as {status}")]
+    RunSettled {
+        /// How.
+        status: crate::run::RunStatus,
+    },
+    /// A run is active.
+    #[error("run {active_run_id} is active")]
+    SessionBusy {
+        /// Which.
+        active_run_id: RunId,
+    },
+    /// The session takes no more runs.
+    #[error("the session is closed")]
+    SessionClosed,
+    /// The presented epoch is not the owner's.
+    #[error("the owner epoch is stale")]
+    StaleEpoch,
+}
+
+impl Rejection {
+    /// One broken rule.
+    pub fn invalid(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Invalid(vec![FieldError::new(path, message)])
+    }
+}

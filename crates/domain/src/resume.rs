@@ -1,0 +1,193 @@
+//! A resume: a new run linked to a settled one, with the context needed to continue (design §4.4).
+//! It never revives a process and never rewrites history.
+
+use serde_json::{Map, Value, json};
+
+use crate::admit::new_live_run;
+use crate::event::{Draft, EventKind, requested_payload};
+use crate::id::{RunId, TapeEntryId};
+use crate::limits;
+use crate::rejection::Rejection;
+use crate::run::{LiveRun, NewRun, Run, RunStatus};
+use crate::session::Session;
+use crate::settle::activate;
+use crate::tape::TapeEntry;
+use crate::time::Now;
+
+/// What the new run is asked where the person says nothing.
+pub const CONTINUE_PROMPT: &str = "Continue from the last known state.";
+
+/// A resume, checked at the edge.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resume {
+    /// The new run's id.
+    pub run_id: RunId,
+    /// What the person asks; `None` is [`CONTINUE_PROMPT`].
+    pub text: Option<String>,
+    /// One word, e.g. `user_resume`.
+    pub reason: String,
+    /// The client's notes.
+    pub metadata: Map<String, Value>,
+    /// The id of the boundary anchor.
+    pub anchor_id: TapeEntryId,
+}
+
+/// What the session's past offers, loaded under the head's lock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResumeMaterial {
+    /// The newest settled run.
+    pub previous: Option<Run>,
+    /// The newest tape entries, oldest first.
+    pub tail: Vec<TapeEntry>,
+    /// Entries on the active tape.
+    pub tape_entry_count: u64,
+    /// The agent's own state as the previous run reported it.
+    pub agent_state: Option<Value>,
+}
+
+/// What a resume writes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resumed {
+    /// The run's record.
+    pub run: NewRun,
+    /// Its live part, before the store has given it a key.
+    pub live: LiveRun,
+    /// `RunRequested`, to be linked to the run's key.
+    pub event: Draft,
+    /// The payload of the boundary anchor.
+    pub anchor: Value,
+}
+
+/// Decides a resume. Updates the session's summary.
+pub fn resume(
+    session: &mut Session,
+    material: ResumeMaterial,
+    request: Resume,
+    admitted_seq: u64,
+    now: Now,
+) -> Result<Resumed, Rejection> {
+    if session.closed_at.is_some() {
+        return Err(Rejection::SessionClosed);
+    }
+    if let Some(active_run_id) = session.summary.active_run_id {
+        return Err(Rejection::SessionBusy { active_run_id });
+    }
+    let Some(previous) = material.previous else {
+        return Err(Rejection::NothingToResume);
+    };
+    let from_event = session.summary.resume_from_event_id.clone();
+    let raw_prompt = request.text.unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
+    let tail = bounded_tail(&material.tail);
+    let plan = last_plan(&material.tail);
+
+    let mut metadata = request.metadata;
+    let facts = json!({
+        "previous_run_id": previous.run_id,
+        "resume_from_run_id": previous.run_id,
+        "resume_from_event_id": from_event,
+        "resume_reason": request.reason,
+        "resume_context_injected": true,
+        "resume_context_strategy": "tape_tail",
+        "tape_entry_count": material.tape_entry_count,
+        "resume_tape_tail_entry_count": tail.len(),
+        "resume_plan_note_included": plan.is_some(),
+        "resume_boundary_anchor_id": request.anchor_id,
+        "resume_boundary_anchor_type": crate::tape::RESUME_BOUNDARY,
+    });
+    if let Value::Object(facts) = facts {
+        metadata.extend(facts.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let composed = compose(&previous, tail, plan, &raw_prompt);
+    let context = json!({
+        "previous_run_id": previous.run_id,
+        "previous_status": previous.status,
+        "previous_error": previous.error,
+        "resume_from_event_id": from_event,
+        "resume_reason": request.reason,
+        "raw_prompt": raw_prompt,
+        "composed_prompt": composed,
+        "tape_tail": tail.iter().map(TapeEntry::shown).collect::<Vec<_>>(),
+        "plan": plan,
+        "boundary_anchor_id": request.anchor_id,
+        "agent_state": material.agent_state,
+    });
+    let live = new_live_run(session, request.run_id, 0, false, now);
+    activate(&mut session.summary, &live);
+    session.summary.queue_held = false;
+    let payload = requested_payload(
+        "requested",
+        &raw_prompt,
+        Some(previous.run_id),
+        from_event.as_deref(),
+    );
+    Ok(Resumed {
+        run: NewRun {
+            run_id: request.run_id,
+            parent_run_id: Some(previous.run_id),
+            prompt: raw_prompt,
+            metadata,
+            resume_context: Some(context),
+            status: RunStatus::Requested,
+            admitted_seq,
+            requested_at: now.wall,
+        },
+        live,
+        event: Draft::server(EventKind::RunRequested, payload),
+        anchor: json!({"run_id": request.run_id, "previous_run_id": previous.run_id, "reason": request.reason}),
+    })
+}
+
+/// The newest entries that fit [`limits::RESUME_TAIL_ENTRIES`] and [`limits::RESUME_TAIL_BYTES`].
+fn bounded_tail(entries: &[TapeEntry]) -> &[TapeEntry] {
+    let mut bytes = 0;
+    let fitting = entries
+        .iter()
+        .rev()
+        .take(limits::RESUME_TAIL_ENTRIES)
+        .take_while(|entry| {
+            bytes += entry.text().len();
+            bytes <= limits::RESUME_TAIL_BYTES
+        })
+        .count();
+    &entries[entries.len() - fitting..]
+}
+
+fn last_plan(entries: &[TapeEntry]) -> Option<&Value> {
+    entries
+        .iter()
+        .rev()
+        .find(|entry| entry.kind == crate::tape::EntryKind::Plan)
+        .map(|entry| &entry.payload)
+}
+
+/// The prompt for an agent that can't restore its own session: a short note, the tail, the plan,
+/// then what the person asks.
+fn compose(previous: &Run, tail: &[TapeEntry], plan: Option<&Value>, prompt: &str) -> String {
+    let mut text = format!(
+        "[Context: this continues an earlier run of the same session that ended as `{}`{}. \
+         What is below is a record of it; do not repeat finished steps.]\n",
+        previous.status,
+        previous
+            .error
+            .as_ref()
+            .map_or_else(String::new, |error| format!(" ({error})")),
+    );
+    if !tail.is_empty() {
+        text.push_str("\n[Record, oldest first]\n");
+        for entry in tail {
+            text.push_str(&entry.text());
+            text.push('\n');
+        }
+    }
+    if let Some(plan) = plan {
+        text.push_str("\n[Last plan]\n");
+        text.push_str(&plan.to_string());
+        text.push('\n');
+    }
+    text.push_str("\n[Request]\n");
+    text.push_str(prompt);
+    text
+}
+
+#[cfg(test)]
+mod tests;

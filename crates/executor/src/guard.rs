@@ -1,0 +1,297 @@
+//! The guard: a small process between executor and agent (rules R13). It owns the agent's life,
+//! starts it under the workspace's lock, and kills its whole tree when the deadline passes or the
+//! executor is gone, so that neither a frozen nor a killed executor leaves an agent behind. It must
+//! never touch the agent's input and output: the agent inherits them.
+//!
+//! Deadlines come over a named pipe in the executor's private state directory. An inherited
+//! descriptor would be simpler to explain but needs unsafe code to take over, and a socket's path
+//! may have only 108 bytes. The guard removes both names as soon as it has opened them.
+
+mod control;
+mod lock;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, setsid};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+pub use control::{GuardSpec, GuardStatus, KillReason};
+pub(crate) use control::{boot_clock_ms, deadline_line};
+pub(crate) use lock::lock_path;
+use lock::{Acquired, WorkspaceLock};
+
+use crate::process::tree::{Identity, Mark, Scope, reap_adopted};
+
+/// How often the deadline is looked at and orphans are reaped.
+const TICK: Duration = Duration::from_millis(100);
+
+/// For processes that do not die at once, such as those in the middle of a disk access.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+
+const FORMER_RUNS_LIMIT: Duration = Duration::from_secs(5);
+
+const EXIT_REFUSED: u8 = 125;
+
+/// Runs the guard: `arguments` are the spec as JSON, then the agent's program and its arguments.
+/// Blocks until the agent and all its descendants are gone; the result is the agent's exit code,
+/// 128 + the signal, or 125 if it was not started.
+pub fn guard_main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match guard(arguments.into_iter().collect()) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            // There may be nobody to read it.
+            let _ = writeln!(io::stderr(), "agent guard: {error}");
+            ExitCode::from(EXIT_REFUSED)
+        }
+    }
+}
+
+fn guard(mut arguments: Vec<OsString>) -> io::Result<u8> {
+    if arguments.len() < 2 {
+        return Err(io::Error::other("expected a spec and a program"));
+    }
+    let agent = arguments.split_off(1);
+    let spec = arguments.pop().unwrap_or_default();
+    let spec: GuardSpec = serde_json::from_slice(spec.as_encoded_bytes())?;
+    // A group of its own, or a signal to the executor's terminal would end it. It fails only for a
+    // process that leads one already.
+    let _ = setsid();
+    set_child_subreaper(true)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(supervise(spec, agent))
+}
+
+async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
+    let mut watch = Watch::open(&spec)?;
+    let mut reports = Reports {
+        pipe: File::options().write(true).open(&spec.status)?,
+    };
+    for name in [&spec.control, &spec.status] {
+        std::fs::remove_file(name)?;
+    }
+    let wait = Duration::from_millis(spec.lock_wait_ms);
+    let mut waiting = reports.pipe.try_clone().map(|pipe| Reports { pipe })?;
+    let locked = tokio::select! {
+        reason = watch.tripped() => {
+            reports.send(&GuardStatus::Killed { reason });
+            return Ok(EXIT_REFUSED);
+        }
+        locked = lock_workspace(&spec, wait, move || waiting.send(&GuardStatus::Waiting)) => locked?,
+    };
+    let mut lock = match locked {
+        Acquired::Locked { lock, .. } => lock,
+        Acquired::Busy { holder } => {
+            reports.send(&GuardStatus::Busy { holder });
+            return Ok(EXIT_REFUSED);
+        }
+    };
+    lock.record(std::slice::from_ref(&spec.run_id))?;
+    let child = match start(&agent) {
+        Ok(child) => child,
+        Err(error) => {
+            reports.send(&GuardStatus::SpawnFailed {
+                message: error.to_string(),
+            });
+            return Ok(EXIT_REFUSED);
+        }
+    };
+    let pid = child.id().unwrap_or_default().cast_signed();
+    reports.send(&GuardStatus::Started { pid });
+    release_stdio()?;
+    let (status, end) = outlive(child, pid, &spec, &mut watch).await?;
+    if end.clean {
+        // A record that stays only makes the next holder look for processes that are gone.
+        let _ = lock.record(&[]);
+    }
+    reports.send(&end.status);
+    Ok(exit_code(status))
+}
+
+/// The lock, and no process left of the runs that held it before.
+async fn lock_workspace(
+    spec: &GuardSpec,
+    wait: Duration,
+    waiting: impl FnOnce(),
+) -> io::Result<Acquired> {
+    let acquired = WorkspaceLock::acquire(&spec.lock, wait, waiting).await?;
+    let Acquired::Locked { lock, former } = acquired else {
+        return Ok(acquired);
+    };
+    let marks: Vec<_> = former
+        .iter()
+        .filter(|run| **run != spec.run_id)
+        .cloned()
+        .map(Mark::Run)
+        .collect();
+    let scope = Scope {
+        marks,
+        ..Scope::default()
+    };
+    if !scope.marks.is_empty() && kill_blocking(scope, FORMER_RUNS_LIMIT).await.is_err() {
+        return Ok(Acquired::Busy {
+            holder: former.last().cloned(),
+        });
+    }
+    Ok(Acquired::Locked { lock, former })
+}
+
+fn start(agent: &[OsString]) -> io::Result<Child> {
+    let (program, arguments) = agent.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    Command::new(program)
+        .args(arguments)
+        .process_group(0)
+        .spawn()
+}
+
+/// Gives up the agent's pipes, or they would stay open after its end.
+fn release_stdio() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
+}
+
+struct End {
+    status: GuardStatus,
+    clean: bool,
+}
+
+/// Waits for the agent's end or brings it about, then for the end of all that it started.
+async fn outlive(
+    mut child: Child,
+    pid: i32,
+    spec: &GuardSpec,
+    watch: &mut Watch,
+) -> io::Result<(ExitStatus, End)> {
+    let scope = Scope {
+        root: Identity::of(std::process::id().cast_signed()),
+        marks: vec![Mark::Run(spec.run_id.clone())],
+        awaited: Some(pid),
+    };
+    let mut reap = interval(Duration::from_secs(1));
+    reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        tokio::select! {
+            biased;
+            reason = watch.tripped() => break Err(reason),
+            status = child.wait() => break Ok(status?),
+            _ = reap.tick() => {
+                // Dead tool commands of a long run would fill the process table.
+                drop(tokio::task::spawn_blocking(move || reap_adopted(pid)).await);
+            }
+        }
+    };
+    let clean = kill_blocking(scope, KILL_LIMIT).await.is_ok();
+    Ok(match ended {
+        Ok(status) => {
+            let exited = GuardStatus::Exited {
+                code: status.code(),
+                signal: status.signal(),
+            };
+            (
+                status,
+                End {
+                    status: exited,
+                    clean,
+                },
+            )
+        }
+        Err(reason) => (
+            child.wait().await?,
+            End {
+                status: GuardStatus::Killed { reason },
+                clean,
+            },
+        ),
+    })
+}
+
+async fn kill_blocking(scope: Scope, limit: Duration) -> Result<(), ()> {
+    match tokio::task::spawn_blocking(move || scope.kill_all(limit)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) | Err(_) => Err(()),
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status
+        .code()
+        .or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// What can end the agent before its time.
+struct Watch {
+    control: Lines<BufReader<pipe::Receiver>>,
+    signals: [Signal; 3],
+    deadline: u64,
+    tick: Interval,
+}
+
+impl Watch {
+    fn open(spec: &GuardSpec) -> io::Result<Self> {
+        let control = pipe::OpenOptions::new().open_receiver(&spec.control)?;
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            control: BufReader::new(control).lines(),
+            signals: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::hangup())?,
+            ],
+            deadline: spec.deadline,
+            tick,
+        })
+    }
+
+    /// Returns when the agent has to be killed; cancel-safe.
+    async fn tripped(&mut self) -> KillReason {
+        loop {
+            let [terminate, interrupt, hangup] = &mut self.signals;
+            tokio::select! {
+                line = self.control.next_line() => match line {
+                    Ok(Some(line)) => {
+                        self.deadline = control::parse_deadline(&line).unwrap_or(self.deadline);
+                    }
+                    Ok(None) | Err(_) => return KillReason::ExecutorGone,
+                },
+                _ = terminate.recv() => return KillReason::Terminated,
+                _ = interrupt.recv() => return KillReason::Terminated,
+                _ = hangup.recv() => return KillReason::Terminated,
+                _ = self.tick.tick() => if boot_clock_ms() >= self.deadline {
+                    return KillReason::DeadlinePassed;
+                },
+            }
+        }
+    }
+}
+
+/// The pipe to the executor.
+struct Reports {
+    pipe: File,
+}
+
+impl Reports {
+    fn send(&mut self, status: &GuardStatus) {
+        if let Ok(mut line) = serde_json::to_vec(status) {
+            line.push(b'\n');
+            // An executor that is gone is noticed on the control pipe.
+            let _ = self.pipe.write_all(&line);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What executor and guard tell each other over two named pipes. It owns the wire shapes and the
+//! clock they share; it must never carry a prompt or a secret, the spec is visible in `ps`.
+
+use std::path::PathBuf;
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// How a guard is to run one agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuardSpec {
+    /// The run, as in the mark of its processes.
+    pub run_id: String,
+    /// The pipe on which deadlines come. Its end means that the executor died.
+    pub control: PathBuf,
+    /// The pipe on which the guard reports.
+    pub status: PathBuf,
+    /// The lock file of the workspace.
+    pub lock: PathBuf,
+    /// How long to wait for that lock.
+    pub lock_wait_ms: u64,
+    /// Until when the agent may live if no other deadline comes, see [`boot_clock_ms`].
+    pub deadline: u64,
+}
+
+/// One line from the guard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuardStatus {
+    /// The workspace is in use; the guard waits.
+    Waiting,
+    /// The agent runs as this process, leader of its own group.
+    Started {
+        /// Its process id.
+        pid: i32,
+    },
+    /// The workspace stayed in use.
+    Busy {
+        /// The run that holds it, where known.
+        holder: Option<String>,
+    },
+    /// The agent could not be started.
+    SpawnFailed {
+        /// The system's reason.
+        message: String,
+    },
+    /// The agent ended by itself or by the executor's signals.
+    Exited {
+        /// Its exit code.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+    },
+    /// The guard killed the agent.
+    Killed {
+        /// Why.
+        reason: KillReason,
+    },
+}
+
+/// Why a guard kills its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KillReason {
+    /// The executor did not push a later deadline.
+    DeadlinePassed,
+    /// The executor's end of the control pipe closed.
+    ExecutorGone,
+    /// The guard itself was told to end.
+    Terminated,
+}
+
+/// A deadline as one line of the control pipe.
+pub(crate) fn deadline_line(deadline: u64) -> String {
+    format!("deadline {deadline}\n")
+}
+
+/// Reads what [`deadline_line`] writes; other lines are of a later version and mean nothing here.
+pub(super) fn parse_deadline(line: &str) -> Option<u64> {
+    line.strip_prefix("deadline ")?.trim().parse().ok()
+}
+
+/// Milliseconds since the machine's boot, suspended time included. Both processes read the same
+/// clock, so a deadline stays true however late it is read, and a machine that wakes up knows at
+/// once that a lease ended in its sleep.
+pub(crate) fn boot_clock_ms() -> u64 {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(u64::MAX, |now| {
+        let millis = now
+            .tv_sec()
+            .saturating_mul(1000)
+            .saturating_add(now.tv_nsec() / 1_000_000);
+        u64::try_from(millis).unwrap_or(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_survives_its_line_and_other_lines_are_ignored() {
+        assert_eq!(parse_deadline(&deadline_line(42)), Some(42));
+        assert_eq!(parse_deadline("pause 42"), None);
+        assert_eq!(parse_deadline("deadline soon"), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! The lock on a workspace: at most one agent works in it at a time. It owns the lock file and the
+//! record of the run in it; the file lies in the executor's state directory, never in the
+//! workspace, which is the user's.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Where the lock of `workspace` lies below `state_dir`. The workspace's path must be canonical,
+/// or one workspace would have two locks.
+pub(crate) fn lock_path(state_dir: &Path, workspace: &Path) -> PathBuf {
+    let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
+    let name: String = digest
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    state_dir.join("locks").join(format!("{name}.lock"))
+}
+
+/// A held lock. It ends with the process at the latest.
+#[derive(Debug)]
+pub(super) struct WorkspaceLock {
+    file: File,
+}
+
+/// How the wait for a lock ended.
+#[derive(Debug)]
+pub(super) enum Acquired {
+    /// Ours; `former` are runs whose processes may still be alive.
+    Locked {
+        lock: WorkspaceLock,
+        former: Vec<String>,
+    },
+    Busy {
+        holder: Option<String>,
+    },
+}
+
+impl WorkspaceLock {
+    /// Waits for the lock at most `limit`; `waiting` is called once if it is not free at once.
+    pub(super) async fn acquire(
+        path: &Path,
+        limit: Duration,
+        waiting: impl FnOnce(),
+    ) -> io::Result<Acquired> {
+        let mut waiting = Some(waiting);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let until = Instant::now() + limit;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if let Some(waiting) = waiting.take() {
+                waiting();
+            }
+            if Instant::now() >= until {
+                return Ok(Acquired::Busy {
+                    holder: read_runs(&file).pop(),
+                });
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+        let former = read_runs(&file);
+        Ok(Acquired::Locked {
+            lock: Self { file },
+            former,
+        })
+    }
+
+    /// Writes which runs' processes the next holder has to kill should this one not be able to.
+    pub(super) fn record(&mut self, runs: &[String]) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(runs.join("\n").as_bytes())
+    }
+}
+
+fn read_runs(mut file: &File) -> Vec<String> {
+    let mut text = String::new();
+    // An unreadable record only means that its runs are found by descent instead.
+    let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+    if read.is_err() {
+        return Vec::new();
+    }
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_held_lock_is_busy_and_its_record_passes_to_the_next_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("w.lock");
+        let brief = Duration::from_millis(1);
+        let first = WorkspaceLock::acquire(&path, brief, || panic!("it is free"))
+            .await
+            .unwrap();
+        let Acquired::Locked { mut lock, former } = first else {
+            panic!("{first:?}")
+        };
+        assert!(former.is_empty());
+        lock.record(&["run-1".to_owned()]).unwrap();
+
+        let mut waited = false;
+        let second = WorkspaceLock::acquire(&path, brief, || waited = true)
+            .await
+            .unwrap();
+        assert!(matches!(second, Acquired::Busy { holder: Some(run) } if run == "run-1"));
+        assert!(waited);
+
+        drop(lock);
+        let third = WorkspaceLock::acquire(&path, brief, || {}).await.unwrap();
+        assert!(matches!(third, Acquired::Locked { former, .. } if former == ["run-1"]));
+    }
+}

@@ -1,0 +1,425 @@
+//! The start of an agent under its guard. It owns the pipes to the guard and the three tasks that
+//! serve them; it must never start an agent without a guard or with an inherited environment.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::environment::{EXECUTOR_MARK, Environment, RUN_MARK};
+use super::stderr::StderrTail;
+use super::tree::{Identity, Mark, Scope};
+use super::{AgentExit, AgentProcess, blocking};
+use crate::guard::{GuardSpec, GuardStatus, boot_clock_ms, deadline_line, lock_path};
+
+/// After the guard's end; by then its own sweep is over.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How the guard is started: this program and these arguments, before the guard's own.
+#[derive(Debug, Clone)]
+pub struct GuardCommand {
+    /// The binary, usually the running one.
+    pub program: PathBuf,
+    /// The hidden subcommand.
+    pub arguments: Vec<OsString>,
+}
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct AgentSpec {
+    /// The run it works for.
+    pub run_id: String,
+    /// Program and arguments; never seen by a shell.
+    pub command: Vec<OsString>,
+    /// Its working directory, and what the lock is for.
+    pub workspace: PathBuf,
+    /// All its variables but the marks.
+    pub environment: Environment,
+}
+
+/// Starts agents.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// How to start a guard.
+    pub guard: GuardCommand,
+    /// The executor's state directory. Executors that share workspaces have to share it too, for
+    /// the locks lie in it.
+    pub state_dir: PathBuf,
+    /// This executor's instance, as in the mark.
+    pub executor_instance: String,
+    /// How long to wait for a workspace that another agent works in.
+    pub lock_wait: Duration,
+}
+
+/// Why an agent was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The workspace stayed in use.
+    #[error("`{workspace}` is still in use by {holder}")]
+    WorkspaceBusy {
+        /// The workspace.
+        workspace: PathBuf,
+        /// The run that holds it, or that some run does.
+        holder: String,
+    },
+    /// The program could not be started.
+    #[error("cannot start `{program}`: {message}")]
+    Program {
+        /// The agent's program.
+        program: String,
+        /// The system's reason.
+        message: String,
+    },
+    /// The guard ended first.
+    #[error("the agent's guard ended before the agent started: {exit}{stderr}")]
+    Guard {
+        /// How it ended.
+        exit: AgentExit,
+        /// What it wrote, with a separator.
+        stderr: String,
+    },
+    /// The guard could not be set up.
+    #[error("cannot set up the agent's guard: {0}")]
+    Setup(#[from] io::Error),
+}
+
+#[derive(Debug, Clone)]
+enum Phase {
+    Starting,
+    Running(i32),
+    Refused(GuardStatus),
+}
+
+impl Launcher {
+    /// Starts an agent and returns once it runs. `lease` says when the guard has to begin to kill
+    /// it; the caller pushes that forward with each renewal and leaves a margin to the lease's real
+    /// end. Dropping the returned future ends the attempt.
+    pub async fn launch(
+        &self,
+        spec: AgentSpec,
+        lease: watch::Receiver<Instant>,
+    ) -> Result<AgentProcess, LaunchError> {
+        // Should a guard be killed, its orphans come to us and not to init.
+        set_child_subreaper(true).map_err(io::Error::from)?;
+        let workspace = tokio::fs::canonicalize(&spec.workspace).await?;
+        let pipes = Pipes::create(&self.state_dir)?;
+        let mut child = self.spawn_guard(&spec, &workspace, &pipes, &lease)?;
+        let _names = pipes.names;
+        let guard = child.id().and_then(|pid| Identity::of(pid.cast_signed()));
+        let guard = guard.ok_or_else(|| io::Error::other("it ended at once"))?;
+        let scope = Scope {
+            root: Some(guard),
+            marks: vec![Mark::Run(spec.run_id.clone())],
+            awaited: Some(guard.pid),
+        };
+        let stderr = Arc::new(StderrTail::new(spec.environment.redactor()));
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (phase, mut phases) = watch::channel(Phase::Starting);
+        let (exited, exit) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        if let Some(pipe) = child.stderr.take() {
+            let stderr = Arc::clone(&stderr);
+            tasks.spawn(async move { stderr.fill(pipe).await });
+        }
+        tasks.spawn(push_deadlines(pipes.control, lease));
+        let orphans = Scope {
+            root: None,
+            ..scope.clone()
+        };
+        tasks.spawn(supervise(
+            child,
+            pipes.status,
+            pipes.status_hold,
+            orphans,
+            phase,
+            exited,
+        ));
+
+        let started = phases
+            .wait_for(|phase| !matches!(phase, Phase::Starting))
+            .await;
+        let phase = started.map_or(Phase::Starting, |phase| phase.clone());
+        match phase {
+            Phase::Running(agent) => Ok(AgentProcess {
+                stdin,
+                stdout,
+                stderr,
+                agent,
+                guard,
+                scope,
+                exit,
+                _tasks: tasks,
+            }),
+            Phase::Refused(status) => Err(refusal(&spec, workspace, status, &stderr).await),
+            Phase::Starting => {
+                let exit = (*exit.borrow()).unwrap_or_default();
+                Err(LaunchError::Guard {
+                    exit,
+                    stderr: quoted(&stderr).await,
+                })
+            }
+        }
+    }
+
+    fn spawn_guard(
+        &self,
+        spec: &AgentSpec,
+        workspace: &Path,
+        pipes: &Pipes,
+        lease: &watch::Receiver<Instant>,
+    ) -> io::Result<Child> {
+        let lock = lock_path(&self.state_dir, workspace);
+        if let Some(folder) = lock.parent() {
+            private_dir(folder)?;
+        }
+        let guard = GuardSpec {
+            run_id: spec.run_id.clone(),
+            control: pipes.names.control.clone(),
+            status: pipes.names.status.clone(),
+            lock,
+            lock_wait_ms: u64::try_from(self.lock_wait.as_millis()).unwrap_or(u64::MAX),
+            deadline: on_boot_clock(*lease.borrow()),
+        };
+        let mut command = Command::new(&self.guard.program);
+        command
+            .args(&self.guard.arguments)
+            .arg(serde_json::to_string(&guard)?)
+            .args(&spec.command)
+            .current_dir(workspace)
+            .env_clear()
+            .envs(spec.environment.iter())
+            .env(RUN_MARK, &spec.run_id)
+            .env(EXECUTOR_MARK, &self.executor_instance)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn()
+    }
+}
+
+async fn refusal(
+    spec: &AgentSpec,
+    workspace: PathBuf,
+    status: GuardStatus,
+    stderr: &StderrTail,
+) -> LaunchError {
+    match status {
+        GuardStatus::Busy { holder } => {
+            let holder =
+                holder.map_or_else(|| "another run".to_owned(), |run| format!("run `{run}`"));
+            LaunchError::WorkspaceBusy { workspace, holder }
+        }
+        GuardStatus::SpawnFailed { message } => {
+            let program = spec
+                .command
+                .first()
+                .map(|name| name.to_string_lossy().into_owned());
+            LaunchError::Program {
+                program: program.unwrap_or_default(),
+                message,
+            }
+        }
+        GuardStatus::Killed { .. }
+        | GuardStatus::Exited { .. }
+        | GuardStatus::Started { .. }
+        | GuardStatus::Waiting => LaunchError::Guard {
+            exit: exit_of(&status),
+            stderr: quoted(stderr).await,
+        },
+    }
+}
+
+async fn quoted(stderr: &StderrTail) -> String {
+    let tail = stderr.quoted().await;
+    if tail.is_empty() {
+        tail
+    } else {
+        format!(": {tail}")
+    }
+}
+
+/// The named pipes of one guard. The executor keeps the control pipe open for reading as well, so
+/// that opening and writing never wait for the guard.
+struct Pipes {
+    names: PipeNames,
+    control: pipe::Sender,
+    status: pipe::Receiver,
+    /// A writer that keeps the status pipe from ending before the guard has opened it.
+    status_hold: File,
+}
+
+impl Pipes {
+    fn create(state_dir: &Path) -> io::Result<Self> {
+        let folder = state_dir.join("guards");
+        private_dir(&folder)?;
+        let mut names = PipeNames::default();
+        names.control = new_pipe(&folder, "control")?;
+        names.status = new_pipe(&folder, "status")?;
+        let control = pipe::OpenOptions::new()
+            .read_write(true)
+            .open_sender(&names.control)?;
+        let status = pipe::OpenOptions::new().open_receiver(&names.status)?;
+        let status_hold = File::options().write(true).open(&names.status)?;
+        Ok(Self {
+            names,
+            control,
+            status,
+            status_hold,
+        })
+    }
+}
+
+/// Removes the names of a guard that did not come to remove them itself.
+#[derive(Default)]
+struct PipeNames {
+    control: PathBuf,
+    status: PathBuf,
+}
+
+impl Drop for PipeNames {
+    fn drop(&mut self) {
+        for name in [&self.control, &self.status] {
+            // As a rule the guard was faster.
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+fn private_dir(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+fn new_pipe(folder: &Path, end: &str) -> io::Result<PathBuf> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{}-{number}.{end}", std::process::id()));
+        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) => return Ok(path),
+            // Left by a process of the same number.
+            Err(nix::errno::Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The boot clock is read first: a freeze between the two readings makes the deadline earlier.
+fn on_boot_clock(deadline: Instant) -> u64 {
+    let boot = boot_clock_ms();
+    let left = deadline.saturating_duration_since(Instant::now());
+    boot.saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Tells the guard each new deadline. It keeps the pipe open after the last one: only the end of
+/// this process or of the agent's owner closes it.
+async fn push_deadlines(mut control: pipe::Sender, mut lease: watch::Receiver<Instant>) {
+    loop {
+        let deadline = *lease.borrow_and_update();
+        if control
+            .write_all(deadline_line(on_boot_clock(deadline)).as_bytes())
+            .await
+            .is_err()
+        {
+            return;
+        }
+        if lease.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Reads the guard's reports until it ends, then makes sure that nothing of the run is left, which
+/// the guard has done unless it was killed itself.
+async fn supervise(
+    mut child: Child,
+    status: pipe::Receiver,
+    hold: File,
+    orphans: Scope,
+    phase: watch::Sender<Phase>,
+    exited: watch::Sender<Option<AgentExit>>,
+) {
+    let mut reports = BufReader::new(status).lines();
+    let mut exit = AgentExit::default();
+    loop {
+        tokio::select! {
+            report = reports.next_line() => match report {
+                Ok(Some(line)) => note(&line, &phase, &mut exit),
+                Ok(None) | Err(_) => break,
+            },
+            _ = child.wait() => break,
+        }
+    }
+    drop(child.wait().await);
+    drop(hold);
+    drain(&mut reports, &phase, &mut exit).await;
+    if let Some(Err(remaining)) = blocking(move || orphans.kill_all(ORPHAN_LIMIT)).await {
+        tracing::warn!(%remaining, "agent processes outlive their guard");
+    }
+    exited.send_replace(Some(exit));
+}
+
+async fn drain(
+    reports: &mut Lines<BufReader<pipe::Receiver>>,
+    phase: &watch::Sender<Phase>,
+    exit: &mut AgentExit,
+) {
+    while let Ok(Some(line)) = reports.next_line().await {
+        note(&line, phase, exit);
+    }
+}
+
+fn note(line: &str, phase: &watch::Sender<Phase>, exit: &mut AgentExit) {
+    let Ok(status) = serde_json::from_str::<GuardStatus>(line) else {
+        return;
+    };
+    match status {
+        GuardStatus::Waiting => {}
+        GuardStatus::Started { pid } => drop(phase.send_replace(Phase::Running(pid))),
+        GuardStatus::Busy { .. } | GuardStatus::SpawnFailed { .. } => {
+            phase.send_replace(Phase::Refused(status));
+        }
+        GuardStatus::Exited { .. } | GuardStatus::Killed { .. } => {
+            *exit = exit_of(&status);
+            phase.send_if_modified(|phase| {
+                let early = matches!(phase, Phase::Starting);
+                if early {
+                    *phase = Phase::Refused(status);
+                }
+                early
+            });
+        }
+    }
+}
+
+fn exit_of(status: &GuardStatus) -> AgentExit {
+    match *status {
+        GuardStatus::Exited { code, signal } => AgentExit {
+            code,
+            signal,
+            killed: None,
+        },
+        GuardStatus::Killed { reason } => AgentExit {
+            killed: Some(reason),
+            ..AgentExit::default()
+        },
+        GuardStatus::Waiting
+        | GuardStatus::Started { .. }
+        | GuardStatus::Busy { .. }
+        | GuardStatus::SpawnFailed { .. } => AgentExit::default(),
+    }
+}

@@ -1,0 +1,170 @@
+//! What the tests of agents share: a state directory, a workspace, a launcher with a real guard,
+//! and a look at the machine's processes.
+
+#![expect(dead_code, reason = "each test binary uses its part")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tapedeck_executor::backend::{
+    Activity, AgentEvent, Answer, ApprovalPolicy, Question, Questions, Turn, TurnIo, TurnLimits,
+};
+use tapedeck_executor::process::{AgentSpec, Environment, GuardCommand, Launcher};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub const GUARD: &str = env!("CARGO_BIN_EXE_tapedeck-test-guard");
+
+pub struct Fixture {
+    pub dir: tempfile::TempDir,
+    pub launcher: Launcher,
+    pub workspace: PathBuf,
+}
+
+impl Fixture {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = dir.path().canonicalize().unwrap().join("workspace");
+        std::fs::create_dir(&workspace).unwrap();
+        let launcher = Launcher {
+            guard: GuardCommand {
+                program: GUARD.into(),
+                arguments: Vec::new(),
+            },
+            state_dir: dir.path().join("state"),
+            executor_instance: unique("executor"),
+            lock_wait: Duration::from_secs(10),
+        };
+        Self {
+            dir,
+            launcher,
+            workspace,
+        }
+    }
+
+    pub fn environment(&self) -> Environment {
+        Environment::select(std::env::vars_os(), &[], &[])
+    }
+
+    pub fn spec(&self, run_id: &str, script: &str) -> AgentSpec {
+        AgentSpec {
+            run_id: run_id.to_owned(),
+            command: ["sh", "-c", script].map(Into::into).to_vec(),
+            workspace: self.workspace.clone(),
+            environment: self.environment(),
+        }
+    }
+
+    pub fn turn(&self, run_id: &str, prompt: &str) -> Turn {
+        Turn {
+            run_id: run_id.to_owned(),
+            session_id: "session-1".to_owned(),
+            attempt: 1,
+            prompt_with_context: format!("context: {prompt}"),
+            raw_prompt: prompt.to_owned(),
+            workspace: self.workspace.clone(),
+            agent_state: None,
+            approval_policy: ApprovalPolicy::Interactive,
+            limits: TurnLimits::default(),
+        }
+    }
+}
+
+/// Different in every test and every test process.
+pub fn unique(name: &str) -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!(
+        "{name}-{}-{}",
+        std::process::id(),
+        NUMBER.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+/// A duration for `sleep` by which its process can be found.
+pub fn unique_seconds() -> String {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    format!(
+        "{}.{:03}1",
+        100_000 + std::process::id(),
+        NUMBER.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+pub fn lease(of: Duration) -> (watch::Sender<Instant>, watch::Receiver<Instant>) {
+    watch::channel(Instant::now() + of)
+}
+
+pub fn long_lease() -> watch::Receiver<Instant> {
+    lease(Duration::from_secs(600)).1
+}
+
+/// Living processes with this text in their command line.
+pub fn processes_with(text: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        *pid != std::process::id().cast_signed() && String::from_utf8_lossy(&line).contains(text)
+    })
+    .collect()
+}
+
+/// Looks again until the condition holds; what other processes do sends no signal here.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let mut look = tokio::time::interval(Duration::from_millis(10));
+    let until = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < until, "{what} did not come about");
+        look.tick().await;
+    }
+}
+
+/// The other ends of a turn's connections.
+pub struct Ends {
+    pub events: mpsc::Receiver<AgentEvent>,
+    pub asked: mpsc::Receiver<(Question, oneshot::Sender<Answer>)>,
+    pub cancel: CancellationToken,
+    pub kill: CancellationToken,
+    pub lease: watch::Sender<Instant>,
+}
+
+#[derive(Debug)]
+struct Asking(mpsc::Sender<(Question, oneshot::Sender<Answer>)>);
+
+#[async_trait]
+impl Questions for Asking {
+    async fn ask(&self, question: Question) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        self.0.send((question, sender)).await.unwrap();
+        answer.await.unwrap_or(Answer::Cancelled)
+    }
+}
+
+pub fn connections(capacity: usize) -> (TurnIo, Ends) {
+    let (events, event_end) = mpsc::channel(capacity);
+    let (questions, asked) = mpsc::channel(16);
+    let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
+    let (lease, deadline) = lease(Duration::from_secs(600));
+    let io = TurnIo {
+        events,
+        questions: Arc::new(Asking(questions)),
+        cancel: cancel.clone(),
+        kill: kill.clone(),
+        lease: deadline,
+        activity: Activity::default(),
+    };
+    (
+        io,
+        Ends {
+            events: event_end,
+            asked,
+            cancel,
+            kill,
+            lease,
+        },
+    )
+}

@@ -1,0 +1,16 @@
+//! The executor protocol on the wire (design §6, §8): claim, heartbeat, upload, ask, release and
+//! complete. The older name `worker_id` is read here; answers get it from the server's alias routes.
+
+mod ask;
+mod claim;
+mod complete;
+mod lease;
+mod list;
+mod upload;
+
+pub use ask::{ApprovalRequest, ApprovalResponse, CheckedApproval};
+pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
+pub use complete::{CheckedComplete, CompleteRequest};
+pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};
+pub use list::{ExecutorList, ExecutorResponse};
+pub use upload::{UploadEvent, UploadRequest, UploadResponse, UploadedEventResponse};

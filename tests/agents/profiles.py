@@ -1,0 +1,69 @@
+"""How each real agent is started so that it talks to the scripted model and to nothing else.
+
+A profile writes the agent's configuration into a fresh HOME and returns its command, the
+environment to add, and the mode in which it asks before it acts (None: it asks by its config).
+"""
+import json
+import os
+import shlex
+import textwrap
+
+
+def put(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text if isinstance(text, str) else json.dumps(text, indent=1))
+
+
+def base_env(home):
+    return {
+        "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1",
+        "XDG_CONFIG_HOME": home + "/.config", "XDG_DATA_HOME": home + "/.local/share",
+        "XDG_STATE_HOME": home + "/.local/state", "XDG_CACHE_HOME": home + "/.cache",
+    }
+
+
+def program(agents, path):
+    return shlex.quote(os.path.join(agents, path))
+
+
+def opencode(agents, home, llm):
+    model = {"tool_call": True, "limit": {"context": 200000, "output": 8192}}
+    put(home + "/.config/opencode/opencode.json", {
+        "$schema": "https://opencode.ai/config.json", "autoupdate": False, "share": "disabled",
+        "model": "mock/mock-model", "small_model": "mock/mock-small", "enabled_providers": ["mock"],
+        "permission": {"edit": "ask", "bash": "ask", "webfetch": "ask"},
+        "provider": {"mock": {
+            "npm": "@ai-sdk/openai-compatible", "name": "Mock",
+            "options": {"baseURL": llm + "/v1", "apiKey": "mock"},
+            "models": {"mock-model": {"name": "Mock model", **model},
+                       "mock-small": {"name": "Mock small", **model}}}}})
+    env = {**base_env(home), "OPENCODE_DISABLE_AUTOUPDATE": "1",
+           "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1"}
+    return {"command": program(agents, "opencode/node_modules/.bin/opencode") + " acp", "env": env,
+            "mode": None}
+
+
+def codex(agents, home, llm):
+    put(home + "/.codex/config.toml", textwrap.dedent("""
+        model = "gpt-5.5"
+        model_provider = "mock"
+        approval_policy = "on-request"
+        sandbox_mode = "workspace-write"
+        check_for_update_on_startup = false
+        [analytics]
+        enabled = false
+        [model_providers.mock]
+        name = "mock"
+        base_url = "%s/v1"
+        env_key = "MOCK_KEY"
+        wire_api = "responses"
+        request_max_retries = 1
+        stream_max_retries = 1
+    """ % llm))
+    env = {**base_env(home), "MOCK_KEY": "mock", "CODEX_HOME": home + "/.codex"}
+    return {"command": program(agents, "codex/node_modules/.bin/codex-acp"), "env": env,
+            "mode": "workspace-write"}
+
+
+ALL = {profile.__name__: profile for profile in (opencode, codex)}
