@@ -1,1 +1,29 @@
-//! placeholder
+//! A typed client of the HTTP interface over any `tower::Service`: a connector for a remote server,
+//! or the server's own router in process. It retries only what can't run twice, and knows no rules.
+
+mod call;
+mod connect;
+mod error;
+mod executor;
+mod id;
+mod interactions;
+mod operations;
+mod runs;
+mod secret;
+mod sessions;
+mod sse;
+mod stream;
+
+pub use call::Options;
+pub use connect::{BoxError, Client, RequestBody, ResponseBody};
+pub use error::Error;
+pub use id::{claim_request_id, command_id, instance_id};
+pub use secret::Secret;
+pub use sessions::Paging;
+pub use stream::{Follow, Follower, Frame, Start, StreamEvent, StreamOptions};
+
+/// What a call gives.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod script;

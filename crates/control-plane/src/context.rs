@@ -118,9 +118,12 @@ impl<'a> Context<'a> {
         token: &ClaimToken,
     ) -> Result<HeldRun, Failure> {
         let mut locked = self.own_run(run).await?;
+        let present = locked.live.as_ref().and_then(|live| live.state.claim());
         let earlier_hash = match token.attempt() {
-            Some(attempt) => self.tx.claim_token_hash(locked.key, attempt).await?,
-            None => None,
+            Some(attempt) if present.is_none_or(|claim| claim.attempt != attempt) => {
+                self.tx.claim_token_hash(locked.key, attempt).await?
+            }
+            Some(_) | None => None,
         };
         let facts = ClaimFacts {
             live: locked.live.as_ref(),

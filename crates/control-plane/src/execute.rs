@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tapedeck_domain::idempotency::{self, IdempotencyKey};
@@ -14,6 +15,7 @@ use tapedeck_domain::{SessionId, Timing};
 use tapedeck_store::{Failure, Lane, Store, StoreError, Tx, Work};
 
 use crate::commands::mark_alive::MarkAlive;
+use crate::commands::project_tape::ProjectTape;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::feed::{Effects, Feed};
@@ -146,7 +148,31 @@ impl Executor {
                 }
             });
         }
+        for (namespace, session_id) in &effects.project {
+            let step = ProjectTape {
+                namespace: namespace.clone(),
+                session_id: *session_id,
+            };
+            self.lifecycle.spawn(Arc::clone(self).catch_up(step));
+        }
         self.feed.publish(effects);
+    }
+
+    /// Moves a tape that a settle left behind, step by step. Whoever needs it caught up sooner does
+    /// the same (rules R19), so a failure here only delays.
+    fn catch_up(self: Arc<Self>, step: ProjectTape) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            while !self.lifecycle.is_draining() {
+                match self.transact(step.clone()).await {
+                    Ok(false) => {}
+                    Ok(true) => return,
+                    Err(error) => {
+                        tracing::warn!(%error, session_id = %step.session_id, "tape.catch_up_failed");
+                        return;
+                    }
+                }
+            }
+        })
     }
 }
 
@@ -154,8 +180,11 @@ impl Executor {
 struct Job<C: Command> {
     command: C,
     executor: Arc<Executor>,
-    slot: Arc<Mutex<Option<(C::Output, Effects)>>>,
+    slot: Slot<C::Output>,
 }
+
+/// Where a command's output waits until its commit has returned.
+type Slot<T> = Arc<Mutex<Option<(T, Effects)>>>;
 
 #[async_trait]
 impl<C: Command> Work for Job<C> {

@@ -54,7 +54,8 @@ pub struct Effects {
     pub(crate) queue_later: Vec<QueueLater>,
     pub(crate) runs: Vec<RunId>,
     pub(crate) deleted: Vec<SessionId>,
-    pub(crate) project: Vec<SessionId>,
+    /// Sessions whose tape was left behind: namespace and id.
+    pub(crate) project: Vec<(String, SessionId)>,
     pub(crate) alive_at: Option<LeaseInstant>,
 }
 

@@ -199,7 +199,7 @@ impl Follower {
             }
             let hint = *self.hint.borrow_and_update();
             if hint.deleted {
-                return Ok(self.end(EndReason::Deleted));
+                return Ok(Some(self.end(EndReason::Deleted)));
             }
             let events = self.read(hint.head_seq).await?;
             if !events.is_empty() {
@@ -215,14 +215,14 @@ impl Follower {
                 continue;
             }
             if let Some(end) = self.wait(hint).await? {
-                return Ok(self.end(end));
+                return Ok(Some(self.end(end)));
             }
         }
     }
 
-    fn end(&mut self, reason: EndReason) -> Option<Followed> {
+    const fn end(&mut self, reason: EndReason) -> Followed {
         self.phase = Phase::Done;
-        Some(Followed::End(reason))
+        Followed::End(reason)
     }
 
     /// Waits for the head to move. A hint may be lost where another process writes, so a slow poll
@@ -311,6 +311,6 @@ impl Follower {
     }
 
     fn wants(&self, record: &EventRecord) -> bool {
-        self.request.kinds.is_empty() || self.request.kinds.iter().any(|kind| *kind == record.kind)
+        self.request.kinds.is_empty() || self.request.kinds.contains(&record.kind)
     }
 }

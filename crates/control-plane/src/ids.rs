@@ -10,7 +10,7 @@ pub trait IdSource: Send + Sync + Debug {
     fn next(&self) -> Uuid;
 }
 
-/// UUIDv7.
+/// Version 7 UUIDs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TimeOrdered;
 

@@ -32,17 +32,24 @@ use tapedeck_domain::resume::Resume;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::{InteractionId, RunId, SessionId, TapeEntryId, TapeId, Timing};
-use tapedeck_store::{SessionView, Store, Target};
+use tapedeck_store::Store;
+pub use tapedeck_store::read::InteractionFilter;
+pub use tapedeck_store::{
+    EventFilter, Page, PageRequest, SessionView, StoreError, StoreHealth, Target,
+};
 use tokio::time::Instant;
 
 use commands::acquire_owner::AcquireOwner;
 use commands::append_events::{AppendEvents, Recorded};
 use commands::cancel_run::{CancelRun, CancelTarget, Cancelled};
+use commands::check_claim::CheckClaim;
 use commands::close_session::CloseSession;
 use commands::configure_session::{ConfigureSession, SettingsPatch};
 use commands::continue_queue::ContinueQueue;
 use commands::create_session::CreateSession;
 use commands::delete_session::DeleteSession;
+use commands::expire_claim::ExpireClaim;
+use commands::heartbeat::ClaimProof;
 use commands::project_tape::ProjectTape;
 use commands::prompt::{AdmitPrompt, Admitted};
 use commands::record_contact::RecordContact;
@@ -338,6 +345,12 @@ impl ControlPlane {
         self.inner.execute(command).await
     }
 
+    /// Checks a claim and changes nothing, for requests whose rest is broken (api.md, Errors).
+    pub async fn check_claim(&self, mut proof: ClaimProof) -> Outcome<()> {
+        proof.session_id = self.session_of(proof.run_id);
+        self.inner.execute(CheckClaim { proof }).await
+    }
+
     /// Completes a run.
     pub async fn settle_run(&self, mut command: SettleRun) -> Outcome<Run> {
         command.proof.session_id = self.session_of(command.proof.run_id);
@@ -431,6 +444,12 @@ impl ControlPlane {
                 session_id,
             })
             .await
+    }
+
+    /// Decides again what becomes of a run whose claim may have expired, as the sweep does for each
+    /// of its candidates. Gives whether anything changed.
+    pub async fn recover_run(&self, run_id: RunId) -> Outcome<bool> {
+        self.inner.execute(ExpireClaim { run_id }).await
     }
 
     /// Opens a follower.

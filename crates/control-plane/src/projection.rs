@@ -5,6 +5,7 @@ use tapedeck_domain::limits::PROJECTION_STEP;
 use tapedeck_domain::owner::SessionHead;
 use tapedeck_domain::tape::{EntryKind, NewEntry, RESUME_BOUNDARY, TapeState, project};
 use tapedeck_store::StoreError;
+use tapedeck_store::rows::LockedSession;
 
 use crate::context::Context;
 
@@ -23,14 +24,16 @@ pub(crate) async fn step(
 /// The step at a settle: closes the tape if it is near, else leaves it behind for the background.
 pub(crate) async fn step_at_settle(
     context: &mut Context<'_>,
-    head: &SessionHead,
+    locked: &LockedSession,
 ) -> Result<(), StoreError> {
+    let head = &locked.head;
     let mut state = context.tx.tape_state(head.session_key).await?;
     let behind = head.head_seq.saturating_sub(state.tape_seq);
     if behind <= u64::from(PROJECTION_STEP) {
         advance(context, head, &mut state).await?;
     } else {
-        context.effects().project.push(head.session_id);
+        let behind = (locked.session.namespace.clone(), locked.session.session_id);
+        context.effects().project.push(behind);
     }
     Ok(())
 }

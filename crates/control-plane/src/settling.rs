@@ -51,7 +51,7 @@ pub(crate) async fn settle(
         promote(context, locked).await?;
     }
     refresh(context, locked).await?;
-    projection::step_at_settle(context, &locked.head).await?;
+    projection::step_at_settle(context, locked).await?;
     Ok(status)
 }
 

@@ -64,7 +64,8 @@ impl ControlPlane {
     }
 
     /// Extends a claim's lease; with `wait`, answers early when a cancel or an answer arrives.
-    pub async fn heartbeat(&self, beat: Heartbeat, wait: Duration) -> Outcome<Beat> {
+    pub async fn heartbeat(&self, mut beat: Heartbeat, wait: Duration) -> Outcome<Beat> {
+        beat.proof.session_id = self.session_of(beat.proof.run_id);
         let deadline = Instant::now() + wait;
         let mut hint = self.inner.feed.run(beat.proof.run_id);
         hint.borrow_and_update();
@@ -79,7 +80,8 @@ impl ControlPlane {
     }
 
     /// Asks, and waits up to `wait` for the answer. Asking again goes on waiting.
-    pub async fn ask(&self, ask: Ask, wait: Duration) -> Outcome<Interaction> {
+    pub async fn ask(&self, mut ask: Ask, wait: Duration) -> Outcome<Interaction> {
+        ask.proof.session_id = self.session_of(ask.proof.run_id);
         let deadline = Instant::now() + wait;
         let mut hint = self.inner.feed.run(ask.proof.run_id);
         hint.borrow_and_update();

@@ -119,9 +119,12 @@ impl Question {
         })
     }
 
-    /// The digest that tells the same question from another one under the same id.
+    /// The digest that tells the same question from another one under the same id. How long it
+    /// stays open is no part of it: who asks again may have less time left.
     pub fn digest(&self) -> Digest {
-        Digest::of_json("question", &self.request())
+        let mut request = self.request();
+        request["timeout_seconds"] = Value::Null;
+        Digest::of_json("question", &request)
     }
 }
 

@@ -34,6 +34,8 @@ pub const RESUME_TAIL_ENTRIES: usize = 40;
 pub const RESUME_TAIL_BYTES: usize = 32 * 1024;
 /// A claim's lease, in seconds: least, most, default (design §6).
 pub const LEASE_SECONDS: (u32, u32, u32) = (5, 300, 60);
+/// One text inside a resume context, in bytes; longer ones are cut.
+pub const RESUME_TEXT_BYTES: usize = 8 * 1024;
 /// How long a poll may be held, in seconds.
 pub const WAIT_SECONDS_MAX: u32 = 60;
 /// How long a question may stay open, in seconds: most and default.

@@ -11,7 +11,7 @@ use crate::rejection::Rejection;
 use crate::run::{LiveRun, NewRun, Run, RunStatus};
 use crate::session::Session;
 use crate::settle::activate;
-use crate::tape::TapeEntry;
+use crate::tape::{self, TapeEntry};
 use crate::time::Now;
 
 /// What the new run is asked where the person says nothing.
@@ -77,8 +77,9 @@ pub fn resume(
     };
     let from_event = session.summary.resume_from_event_id.clone();
     let raw_prompt = request.text.unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
-    let tail = bounded_tail(&material.tail);
-    let plan = last_plan(&material.tail);
+    let entries: Vec<_> = material.tail.iter().map(TapeEntry::clipped).collect();
+    let tail = bounded_tail(&entries);
+    let plan = last_plan(&entries);
 
     let mut metadata = request.metadata;
     let facts = json!({
@@ -92,7 +93,7 @@ pub fn resume(
         "resume_tape_tail_entry_count": tail.len(),
         "resume_plan_note_included": plan.is_some(),
         "resume_boundary_anchor_id": request.anchor_id,
-        "resume_boundary_anchor_type": crate::tape::RESUME_BOUNDARY,
+        "resume_boundary_anchor_type": tape::RESUME_BOUNDARY,
     });
     if let Value::Object(facts) = facts {
         metadata.extend(facts.into_iter().filter(|(_, value)| !value.is_null()));
@@ -101,7 +102,7 @@ pub fn resume(
     let context = json!({
         "previous_run_id": previous.run_id,
         "previous_status": previous.status,
-        "previous_error": previous.error,
+        "previous_error": previous.error.as_deref().map(tape::clip),
         "resume_from_event_id": from_event,
         "resume_reason": request.reason,
         "raw_prompt": raw_prompt,
@@ -156,7 +157,7 @@ fn last_plan(entries: &[TapeEntry]) -> Option<&Value> {
     entries
         .iter()
         .rev()
-        .find(|entry| entry.kind == crate::tape::EntryKind::Plan)
+        .find(|entry| entry.kind == tape::EntryKind::Plan)
         .map(|entry| &entry.payload)
 }
 
@@ -170,7 +171,7 @@ fn compose(previous: &Run, tail: &[TapeEntry], plan: Option<&Value>, prompt: &st
         previous
             .error
             .as_ref()
-            .map_or_else(String::new, |error| format!(" ({error})")),
+            .map_or_else(String::new, |error| format!(" ({})", tape::clip(error))),
     );
     if !tail.is_empty() {
         text.push_str("\n[Record, oldest first]\n");

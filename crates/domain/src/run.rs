@@ -242,7 +242,7 @@ pub struct NewRun {
 /// What settling writes to a run's record, so that the same `complete` again can be answered (R11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettledClaim {
-    /// The attempt that settled it; 0 where no claim did.
+    /// The run's last attempt; 0 where it was never claimed.
     pub attempt: u32,
     /// The claim's token hash.
     pub token_hash: Option<Digest>,

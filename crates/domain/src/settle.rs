@@ -123,6 +123,7 @@ pub fn settle(run: &LiveRun, end: RunEnd, now: Now) -> Settlement {
             "run_status": status,
             "error": error,
             "recovery_reason": recovery_reason,
+            "never_requested": matches!(run.state, RunState::Queued),
         }),
     )
     .of_run(run);

@@ -53,6 +53,24 @@ pub struct NewEntry {
     pub anchor_type: Option<&'static str>,
 }
 
+/// Cuts a text to [`limits::RESUME_TEXT_BYTES`], at a character's end, and says so.
+pub(crate) fn clip(text: &str) -> String {
+    if text.len() <= limits::RESUME_TEXT_BYTES {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(limits::RESUME_TEXT_BYTES);
+    format!("{} … [{} bytes cut]", &text[..end], text.len() - end)
+}
+
+fn clip_texts(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > limits::RESUME_TEXT_BYTES => *text = clip(text),
+        Value::Array(items) => items.iter_mut().for_each(clip_texts),
+        Value::Object(fields) => fields.values_mut().for_each(clip_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 /// An entry as it stands on the tape.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TapeEntry {
@@ -84,6 +102,14 @@ impl TapeEntry {
             "payload": self.payload,
             "run_id": self.run_id,
         })
+    }
+
+    /// The entry with every text in its payload cut to [`limits::RESUME_TEXT_BYTES`].
+    #[must_use]
+    pub fn clipped(&self) -> Self {
+        let mut entry = self.clone();
+        clip_texts(&mut entry.payload);
+        entry
     }
 
     /// One or more lines for a context note.
@@ -190,6 +216,10 @@ fn step(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEntry>)
     } else if event.is_terminal() {
         close_run(state, event.run_id, entries);
         let payload = event.payload.value();
+        if payload["never_requested"] == true {
+            // A queued run that ends was never part of the conversation.
+            return;
+        }
         let end = json!({"status": payload["run_status"], "error": payload["error"]});
         entries.push(entry(event, EntryKind::RunEnd, end));
     } else if event.kind == EventKind::RunLeaseExpired.as_str() {

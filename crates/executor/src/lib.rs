@@ -7,3 +7,25 @@ pub mod guard;
 pub mod lines;
 pub mod process;
 pub mod workspace;
+
+mod batch;
+mod claim;
+mod config;
+mod executor;
+mod heartbeat;
+mod held;
+mod instance;
+mod questions;
+mod run;
+mod settle;
+mod spool;
+mod upload;
+mod verdict;
+
+pub use config::{Backends, EveryRun, ExecutorError, Options};
+pub use executor::{Drained, Executor, Shutdown};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

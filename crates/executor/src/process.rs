@@ -4,6 +4,7 @@
 
 pub mod environment;
 mod launch;
+mod pipes;
 mod stderr;
 pub(crate) mod tree;
 

@@ -42,7 +42,7 @@ impl Command for AppendEvents {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Recorded, Failure> {
         let proof = &self.proof;
-        let held = context
+        let claimed = context
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
         let ids: Vec<String> = self
@@ -52,16 +52,16 @@ impl Command for AppendEvents {
             .collect();
         let known: HashMap<_, _> = context
             .tx
-            .known_events(held.locked.key, &ids)
+            .known_events(claimed.locked.key, &ids)
             .await?
             .into_iter()
             .collect();
         let planned = plan(self.batch.clone(), &known)?;
-        if planned.new.is_empty() && held.locked.live.is_none() {
+        if planned.new.is_empty() && claimed.locked.live.is_none() {
             // Re-uploading only stored events is fine after the settle, too (rules R11).
             return Ok(answer(planned.slots, &[]));
         }
-        let (mut head, mut live) = held.live()?;
+        let (mut head, mut live) = claimed.live()?;
         let Some(claim) = live.state.claim().cloned() else {
             return Err(Rejection::ClaimLost.into());
         };

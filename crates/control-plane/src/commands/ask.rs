@@ -34,10 +34,10 @@ impl Command for Ask {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Interaction, Failure> {
         let proof = &self.proof;
-        let held = context
+        let claimed = context
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
-        let (head, live) = held.live()?;
+        let (head, live) = claimed.live()?;
         let attempt = live.attempts.attempt;
         let request_id = &self.question.request_id;
         let known = context

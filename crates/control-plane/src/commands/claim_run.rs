@@ -130,13 +130,7 @@ impl ClaimRun {
         run_id: RunId,
         attempt: u32,
     ) -> Result<ClaimedRun, Failure> {
-        let locked = context
-            .own_run(run_id)
-            .await
-            .map_err(|failure| match failure {
-                Failure::NotFound(_) => Rejection::ClaimLost.into(),
-                other => other,
-            })?;
+        let locked = context.own_run(run_id).await?;
         let Some(live) = locked.live else {
             return Err(Rejection::ClaimLost.into());
         };

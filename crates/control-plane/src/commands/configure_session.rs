@@ -16,7 +16,7 @@ use crate::execute::Command;
 pub struct SettingsPatch {
     /// The title; `Some(None)` clears it.
     pub title: Option<Option<String>>,
-    /// The client's notes, replaced as a whole.
+    /// The client's notes to set; a `null` removes one.
     pub metadata: Option<Map<String, Value>>,
     /// Who answers questions.
     pub approval_policy: Option<ApprovalPolicy>,
@@ -85,19 +85,11 @@ impl ConfigureSession {
         if let Some(title) = patch.title {
             settings.title = title;
         }
-        if let Some(metadata) = patch.metadata {
-            settings.metadata = metadata;
-        }
         if let Some(policy) = patch.approval_policy {
             settings.approval_policy = policy;
         }
-        for (name, value) in patch.agent.into_iter().flatten() {
-            if value.is_null() {
-                settings.agent.remove(&name);
-            } else {
-                settings.agent.insert(name, value);
-            }
-        }
+        merge(&mut settings.metadata, patch.metadata);
+        merge(&mut settings.agent, patch.agent);
         if let Some(target) = patch.run_target {
             settings.run_target = target;
         }
@@ -118,5 +110,15 @@ impl ConfigureSession {
             changed.push("run_target");
         }
         changed
+    }
+}
+
+fn merge(target: &mut Map<String, Value>, change: Option<Map<String, Value>>) {
+    for (name, value) in change.into_iter().flatten() {
+        if value.is_null() {
+            target.remove(&name);
+        } else {
+            target.insert(name, value);
+        }
     }
 }

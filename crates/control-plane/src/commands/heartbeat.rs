@@ -63,11 +63,12 @@ impl Command for Heartbeat {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Beat, Failure> {
         let proof = &self.proof;
-        let held = context
+        let claimed = context
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
-        let (head, live) = held.live()?;
+        let (head, live) = claimed.live()?;
         let (run, _) = renew_held(context, head, live, self.lease_ms).await?;
+        touch(context, &run).await?;
         let drain = context.tx.is_draining(&proof.executor_id).await?;
         let expires_at = run
             .state
@@ -85,7 +86,7 @@ impl Command for Heartbeat {
     }
 }
 
-/// Renews the claim of a held run and writes run, head and the executor's last contact. On the
+/// Renews the claim of a claimed run and writes run, head and the executor's last contact. On the
 /// claim's first sign of life the record and the session's summary move to `running` as well; later
 /// ones touch hot rows only.
 pub(crate) async fn renew_held(
@@ -107,11 +108,9 @@ pub(crate) async fn renew_held(
         context.show(&mut locked, &run, true).await?;
         context.save(&locked).await?;
         let LockedSession { head, .. } = locked;
-        touch(context, &run).await?;
         return Ok((run, head));
     }
     context.tx.save_head(&head).await?;
-    touch(context, &run).await?;
     Ok((run, head))
 }
 

@@ -20,6 +20,7 @@ commands! {
     append_events::AppendEvents,
     ask::Ask,
     cancel_run::CancelRun,
+    check_claim::CheckClaim,
     claim_run::ClaimRun,
     close_session::CloseSession,
     configure_session::ConfigureSession,

@@ -9,7 +9,7 @@ use crate::execute::Command;
 use crate::projection;
 
 /// One step; gives whether the tape has caught up.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ProjectTape {
     /// The namespace.
     pub namespace: String,

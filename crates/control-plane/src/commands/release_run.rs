@@ -31,10 +31,10 @@ impl Command for ReleaseRun {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Run, Failure> {
         let proof = &self.proof;
-        let held = context
+        let claimed = context
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
-        let (head, live) = held.live()?;
+        let (head, live) = claimed.live()?;
         let Some(claim) = live.state.claim().cloned() else {
             return Err(Rejection::ClaimLost.into());
         };

@@ -38,13 +38,13 @@ impl Command for SettleRun {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Run, Failure> {
         let proof = &self.proof;
-        let held = context
+        let claimed = context
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
-        let key = held.locked.key;
-        if held.proof == Proof::Settled {
-            let status = held.locked.status;
-            let settled = held
+        let key = claimed.locked.key;
+        if claimed.proof == Proof::Settled {
+            let status = claimed.locked.status;
+            let settled = claimed
                 .locked
                 .settled
                 .as_ref()
@@ -56,7 +56,7 @@ impl Command for SettleRun {
             repeated(settled, status, digest)?;
             return Ok(context.tx.run(key).await?);
         }
-        let (head, live) = held.live()?;
+        let (head, live) = claimed.live()?;
         check_complete(&live, self.event_count)?;
         let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
         locked.head = head;

@@ -318,15 +318,12 @@ impl Finish<'_> {
         if let Some(Err(failure)) = self.connection.ended() {
             return failure;
         }
-        match timeout(EXIT_LIMIT, process.wait()).await {
-            Ok(exit) => {
-                let when = format!(" before it answered `{method}`");
-                Failure::of_exit(exit, &when, process).await
-            }
-            Err(_) => {
-                let text = format!("the agent closed its output before it answered `{method}`");
-                Failure::new(FailureCode::AgentExited, text)
-            }
+        if let Ok(exit) = timeout(EXIT_LIMIT, process.wait()).await {
+            let when = format!(" before it answered `{method}`");
+            Failure::of_exit(exit, &when, process).await
+        } else {
+            let text = format!("the agent closed its output before it answered `{method}`");
+            Failure::new(FailureCode::AgentExited, text)
         }
     }
 

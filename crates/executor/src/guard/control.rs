@@ -20,7 +20,8 @@ pub struct GuardSpec {
     pub lock: PathBuf,
     /// How long to wait for that lock.
     pub lock_wait_ms: u64,
-    /// Until when the agent may live if no other deadline comes, see [`boot_clock_ms`].
+    /// Until when the agent may live if no other deadline comes: milliseconds since the boot of
+    /// the machine, suspended time included.
     pub deadline: u64,
 }
 

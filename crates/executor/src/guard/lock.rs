@@ -16,12 +16,8 @@ const RETRY: Duration = Duration::from_millis(50);
 /// or one workspace would have two locks.
 pub(crate) fn lock_path(state_dir: &Path, workspace: &Path) -> PathBuf {
     let digest = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
-    let name: String = digest
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    state_dir.join("locks").join(format!("{name}.lock"))
+    let name = u128::from_be_bytes(std::array::from_fn(|at| digest[at]));
+    state_dir.join("locks").join(format!("{name:032x}.lock"))
 }
 
 /// A held lock. It ends with the process at the latest.

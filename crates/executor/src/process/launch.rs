@@ -2,18 +2,14 @@
 //! serve them; it must never start an agent without a guard or with an inherited environment.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
@@ -22,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::environment::{EXECUTOR_MARK, Environment, RUN_MARK};
+use super::pipes::{Pipes, private_dir};
 use super::stderr::StderrTail;
 use super::tree::{Identity, Mark, Scope};
 use super::{AgentExit, AgentProcess, blocking};
@@ -250,71 +247,6 @@ async fn quoted(stderr: &StderrTail) -> String {
         tail
     } else {
         format!(": {tail}")
-    }
-}
-
-/// The named pipes of one guard. The executor keeps the control pipe open for reading as well, so
-/// that opening and writing never wait for the guard.
-struct Pipes {
-    names: PipeNames,
-    control: pipe::Sender,
-    status: pipe::Receiver,
-    /// A writer that keeps the status pipe from ending before the guard has opened it.
-    status_hold: File,
-}
-
-impl Pipes {
-    fn create(state_dir: &Path) -> io::Result<Self> {
-        let folder = state_dir.join("guards");
-        private_dir(&folder)?;
-        let mut names = PipeNames::default();
-        names.control = new_pipe(&folder, "control")?;
-        names.status = new_pipe(&folder, "status")?;
-        let control = pipe::OpenOptions::new()
-            .read_write(true)
-            .open_sender(&names.control)?;
-        let status = pipe::OpenOptions::new().open_receiver(&names.status)?;
-        let status_hold = File::options().write(true).open(&names.status)?;
-        Ok(Self {
-            names,
-            control,
-            status,
-            status_hold,
-        })
-    }
-}
-
-/// Removes the names of a guard that did not come to remove them itself.
-#[derive(Default)]
-struct PipeNames {
-    control: PathBuf,
-    status: PathBuf,
-}
-
-impl Drop for PipeNames {
-    fn drop(&mut self) {
-        for name in [&self.control, &self.status] {
-            // As a rule the guard was faster.
-            let _ = std::fs::remove_file(name);
-        }
-    }
-}
-
-fn private_dir(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
-fn new_pipe(folder: &Path, end: &str) -> io::Result<PathBuf> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{}-{number}.{end}", std::process::id()));
-        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
-            Ok(()) => return Ok(path),
-            // Left by a process of the same number.
-            Err(nix::errno::Errno::EEXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 

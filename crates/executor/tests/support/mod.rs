@@ -2,6 +2,10 @@
 //! and a look at the machine's processes.
 
 #![expect(dead_code, reason = "each test binary uses its part")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "this is test code outside of a test function"
+)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,16 +21,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub const GUARD: &str = env!("CARGO_BIN_EXE_tapedeck-test-guard");
+pub(crate) const GUARD: &str = env!("CARGO_BIN_EXE_tapedeck-test-guard");
 
-pub struct Fixture {
-    pub dir: tempfile::TempDir,
-    pub launcher: Launcher,
-    pub workspace: PathBuf,
+pub(crate) struct Fixture {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) launcher: Launcher,
+    pub(crate) workspace: PathBuf,
 }
 
 impl Fixture {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let workspace = dir.path().canonicalize().unwrap().join("workspace");
         std::fs::create_dir(&workspace).unwrap();
@@ -46,20 +50,20 @@ impl Fixture {
         }
     }
 
-    pub fn environment(&self) -> Environment {
+    pub(crate) fn environment() -> Environment {
         Environment::select(std::env::vars_os(), &[], &[])
     }
 
-    pub fn spec(&self, run_id: &str, script: &str) -> AgentSpec {
+    pub(crate) fn spec(&self, run_id: &str, script: &str) -> AgentSpec {
         AgentSpec {
             run_id: run_id.to_owned(),
             command: ["sh", "-c", script].map(Into::into).to_vec(),
             workspace: self.workspace.clone(),
-            environment: self.environment(),
+            environment: Self::environment(),
         }
     }
 
-    pub fn turn(&self, run_id: &str, prompt: &str) -> Turn {
+    pub(crate) fn turn(&self, run_id: &str, prompt: &str) -> Turn {
         Turn {
             run_id: run_id.to_owned(),
             session_id: "session-1".to_owned(),
@@ -75,7 +79,7 @@ impl Fixture {
 }
 
 /// Different in every test and every test process.
-pub fn unique(name: &str) -> String {
+pub(crate) fn unique(name: &str) -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!(
         "{name}-{}-{}",
@@ -85,7 +89,7 @@ pub fn unique(name: &str) -> String {
 }
 
 /// A duration for `sleep` by which its process can be found.
-pub fn unique_seconds() -> String {
+pub(crate) fn unique_seconds() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     format!(
         "{}.{:03}1",
@@ -94,16 +98,16 @@ pub fn unique_seconds() -> String {
     )
 }
 
-pub fn lease(of: Duration) -> (watch::Sender<Instant>, watch::Receiver<Instant>) {
+pub(crate) fn lease(of: Duration) -> (watch::Sender<Instant>, watch::Receiver<Instant>) {
     watch::channel(Instant::now() + of)
 }
 
-pub fn long_lease() -> watch::Receiver<Instant> {
-    lease(Duration::from_secs(600)).1
+pub(crate) fn long_lease() -> watch::Receiver<Instant> {
+    lease(Duration::from_mins(10)).1
 }
 
 /// Living processes with this text in their command line.
-pub fn processes_with(text: &str) -> Vec<i32> {
+pub(crate) fn processes_with(text: &str) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
@@ -114,7 +118,7 @@ pub fn processes_with(text: &str) -> Vec<i32> {
 }
 
 /// Looks again until the condition holds; what other processes do sends no signal here.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let mut look = tokio::time::interval(Duration::from_millis(10));
     let until = Instant::now() + Duration::from_secs(20);
     while !condition() {
@@ -124,12 +128,12 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The other ends of a turn's connections.
-pub struct Ends {
-    pub events: mpsc::Receiver<AgentEvent>,
-    pub asked: mpsc::Receiver<(Question, oneshot::Sender<Answer>)>,
-    pub cancel: CancellationToken,
-    pub kill: CancellationToken,
-    pub lease: watch::Sender<Instant>,
+pub(crate) struct Ends {
+    pub(crate) events: mpsc::Receiver<AgentEvent>,
+    pub(crate) asked: mpsc::Receiver<(Question, oneshot::Sender<Answer>)>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) kill: CancellationToken,
+    pub(crate) lease: watch::Sender<Instant>,
 }
 
 #[derive(Debug)]
@@ -144,11 +148,11 @@ impl Questions for Asking {
     }
 }
 
-pub fn connections(capacity: usize) -> (TurnIo, Ends) {
+pub(crate) fn connections(capacity: usize) -> (TurnIo, Ends) {
     let (events, event_end) = mpsc::channel(capacity);
     let (questions, asked) = mpsc::channel(16);
     let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
-    let (lease, deadline) = lease(Duration::from_secs(600));
+    let (lease, deadline) = lease(Duration::from_mins(10));
     let io = TurnIo {
         events,
         questions: Arc::new(Asking(questions)),

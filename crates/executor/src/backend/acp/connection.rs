@@ -192,7 +192,12 @@ impl Reader {
             return;
         }
         match Message::parse(line) {
-            Some(Message::Response { id, result }) => self.peer.resolve(id, result),
+            Some(Message::Response { id, result }) => {
+                if self.peer.method_of(id) == Some("session/prompt") {
+                    self.updates().answered();
+                }
+                self.peer.resolve(id, result);
+            }
             Some(Message::Notification { method, params }) => self.notified(&method, params).await,
             Some(Message::Request { id, method, params }) => {
                 self.requested(id, &method, params).await;
@@ -235,9 +240,8 @@ impl Reader {
                     .await;
             }
             None => {
-                self.peer
-                    .refuse(id, INVALID_PARAMS, "`toolCall.toolCallId` is missing")
-                    .await
+                let text = "`toolCall.toolCallId` is missing";
+                self.peer.refuse(id, INVALID_PARAMS, text).await;
             }
         }
     }

@@ -95,6 +95,12 @@ pub(super) enum CallError {
     Closed,
 }
 
+#[derive(Debug)]
+struct Request {
+    method: &'static str,
+    answer: oneshot::Sender<Result<Value, RpcError>>,
+}
+
 /// The agent at the other end.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -106,7 +112,7 @@ pub(super) struct Peer {
 struct Waiting {
     last: u64,
     closed: bool,
-    requests: HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>,
+    requests: HashMap<u64, Request>,
 }
 
 impl Peer {
@@ -124,7 +130,7 @@ impl Peer {
 
     pub(super) async fn request(
         &self,
-        method: &str,
+        method: &'static str,
         params: impl Serialize,
     ) -> Result<Value, CallError> {
         let (sender, answer) = oneshot::channel();
@@ -135,7 +141,13 @@ impl Peer {
             }
             waiting.last += 1;
             let id = waiting.last;
-            waiting.requests.insert(id, sender);
+            waiting.requests.insert(
+                id,
+                Request {
+                    method,
+                    answer: sender,
+                },
+            );
             id
         };
         self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
@@ -163,12 +175,18 @@ impl Peer {
             .await;
     }
 
+    /// Which of our requests still waits under this id.
+    pub(super) fn method_of(&self, id: u64) -> Option<&'static str> {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.requests.get(&id).map(|request| request.method)
+    }
+
     /// Hands a response to its request; others are ignored.
     pub(super) fn resolve(&self, id: u64, result: Result<Value, RpcError>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(request) = waiting.requests.remove(&id) {
             // The request may have been given up.
-            let _ = request.send(result);
+            let _ = request.answer.send(result);
         }
     }
 

@@ -137,8 +137,8 @@ impl Tools {
     }
 }
 
-/// Present fields replace, null ones do not count. `true` if the description changed; content and
-/// output are reported once, with the result.
+/// Present fields replace, null ones do not count. `true` if the description changed; content,
+/// output and the last status are reported once, with the result.
 fn merge(fields: &mut Map<String, Value>, message: &Value) -> bool {
     let mut changed = false;
     for (name, value) in message.as_object().into_iter().flatten() {
@@ -153,7 +153,12 @@ fn merge(fields: &mut Map<String, Value>, message: &Value) -> bool {
             }
         }
         let same = fields.get(name) == Some(value);
-        changed |= !same && !matches!(name.as_str(), "content" | "rawOutput");
+        let with_result = match name.as_str() {
+            "content" | "rawOutput" => true,
+            "status" => rank(value.as_str().unwrap_or_default()) == 2,
+            _ => false,
+        };
+        changed |= !same && !with_result;
         fields.insert(name.clone(), value.clone());
     }
     changed
@@ -245,21 +250,13 @@ mod tests {
                 "content": [{"type": "content", "content": {"type": "text", "text": "a b"}}]}),
         ]);
         let kinds: Vec<_> = events.iter().map(|(kind, _)| kind.as_str()).collect();
-        assert_eq!(
-            kinds,
-            [
-                "ToolCallBegin",
-                "ToolCallDelta",
-                "ToolResultDelta",
-                "ToolCallEnd"
-            ]
-        );
+        assert_eq!(kinds, ["ToolCallBegin", "ToolResultDelta", "ToolCallEnd"]);
         assert_eq!(events[0].1["status"], "in_progress");
         let result = json!({"call_id": "t", "tool_name": "ls", "display_result": "a b",
             "is_error": false});
-        assert_eq!(events[2].1, result);
+        assert_eq!(events[1].1, result);
         assert_eq!(
-            events[3].1,
+            events[2].1,
             json!({"call_id": "t", "tool_name": "ls", "status": "completed"})
         );
     }

@@ -29,6 +29,8 @@ enum Stage {
     /// The agent repeats an earlier conversation.
     Replaying,
     Live(String),
+    /// The turn's answer is there; its tool calls are not ended yet.
+    Answered,
     Closed,
 }
 
@@ -80,6 +82,11 @@ impl Updates {
         self.spoke || self.tools.any()
     }
 
+    /// The turn is answered; what comes later is late.
+    pub(super) fn answered(&mut self) {
+        self.stage = Stage::Answered;
+    }
+
     /// Nothing counts any more; ends the open tool calls.
     pub(super) fn close(&mut self, status: &str) -> Vec<AgentEvent> {
         if matches!(self.stage, Stage::Closed) {
@@ -99,7 +106,7 @@ impl Updates {
                 }
                 Vec::new()
             }
-            Stage::Replaying | Stage::Closed => Vec::new(),
+            Stage::Replaying | Stage::Answered | Stage::Closed => Vec::new(),
             Stage::Live(session) if params["sessionId"].as_str() == Some(session.as_str()) => {
                 let update = params
                     .get_mut("update")
@@ -142,13 +149,13 @@ impl Updates {
                 if let Some(id) = update["messageId"].as_str() {
                     fields.insert("message_id".to_owned(), json!(id));
                 }
-                self.text("StreamDelta", "content", update, &fields)
+                self.text("StreamDelta", "content", &update, &fields)
             }
-            Some("agent_thought_chunk") => self.text("ThinkingDelta", "text", update, &Map::new()),
+            Some("agent_thought_chunk") => self.text("ThinkingDelta", "text", &update, &Map::new()),
             Some("tool_call" | "tool_call_update") => {
                 match self.tools.upsert(&update, &self.redactor) {
                     Some(events) => events,
-                    None => self.raw(update),
+                    None => self.raw(&update),
                 }
             }
             Some("plan") if update["entries"].is_array() => {
@@ -161,7 +168,7 @@ impl Updates {
                 }
                 vec![self.event("Usage", payload)]
             }
-            Some(_) | None => self.raw(update),
+            Some(_) | None => self.raw(&update),
         }
     }
 
@@ -169,22 +176,19 @@ impl Updates {
         &mut self,
         kind: &str,
         field: &str,
-        update: Value,
+        update: &Value,
         fields: &Map<String, Value>,
     ) -> Vec<AgentEvent> {
-        match update["content"]["text"].as_str() {
-            Some(text) => {
-                self.spoke |= !text.is_empty();
-                AgentEvent::texts(kind, field, text, fields, &self.redactor)
-            }
-            None => {
-                self.spoke = true;
-                self.raw(update)
-            }
+        if let Some(text) = update["content"]["text"].as_str() {
+            self.spoke |= !text.is_empty();
+            AgentEvent::texts(kind, field, text, fields, &self.redactor)
+        } else {
+            self.spoke = true;
+            self.raw(update)
         }
     }
 
-    fn raw(&self, update: Value) -> Vec<AgentEvent> {
+    fn raw(&self, update: &Value) -> Vec<AgentEvent> {
         vec![self.event("agent.raw", json!({"update": update}))]
     }
 
@@ -233,6 +237,8 @@ mod tests {
         assert!(updates.notified(chunk("s", "old")).is_empty());
         assert!(updates.live("s").is_empty());
         assert!(!updates.any_output());
+        updates.answered();
+        assert!(updates.notified(chunk("s", "late")).is_empty());
         updates.close("unknown");
         assert!(updates.notified(chunk("s", "late")).is_empty());
     }

@@ -1,0 +1,87 @@
+//! The executor protocol: claim, heartbeat, upload, ask, release, complete; and the list of
+//! executors. Every call but `release` may be made twice.
+
+use bytes::Bytes;
+use tapedeck_domain::{RunId, limits};
+use tapedeck_protocol::ErrorCode;
+use tapedeck_protocol::executor::{
+    ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
+    ExecutorList, ExecutorResponse, HeartbeatRequest, HeartbeatResponse, ReleaseRequest,
+    UploadResponse,
+};
+use tapedeck_protocol::run::RunResponse;
+
+use crate::Result;
+use crate::call::Call;
+use crate::connect::Client;
+use crate::sessions::Paging;
+
+fn of_run(id: RunId, what: &str) -> Call {
+    Call::post(&["executor", "runs", &id.to_string(), what])
+}
+
+impl Client {
+    /// Claims a run; `None` is the definite answer that none is waiting, after which the next claim
+    /// needs a new `claim_request_id`. Without such an id a lost answer is not asked for again.
+    pub async fn claim(&self, request: &ClaimRunRequest) -> Result<Option<ClaimResponse>> {
+        let mut call = Call::post(&["executor", "runs", "claim"])
+            .held(request.wait_seconds.unwrap_or(0))
+            .json(request)?;
+        if request.claim_request_id.is_some() {
+            call = call.harmless();
+        }
+        match self.call(call).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(error) if error.code() == Some(ErrorCode::NoRunAvailable) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Extends the lease; held while `wait_seconds` says so and nothing happens.
+    pub async fn heartbeat(
+        &self,
+        id: RunId,
+        request: &HeartbeatRequest,
+    ) -> Result<HeartbeatResponse> {
+        let call = of_run(id, "heartbeat").held(request.wait_seconds.unwrap_or(0));
+        self.call(call.harmless().json(request)?).await
+    }
+
+    /// Uploads a sealed batch: the bytes of an upload request, the same ones at each try (R12).
+    pub async fn upload(&self, id: RunId, sealed: Bytes) -> Result<UploadResponse> {
+        self.call(of_run(id, "events").harmless().bytes(sealed))
+            .await
+    }
+
+    /// Asks a question, or goes on waiting for the answer to one asked before.
+    pub async fn ask(&self, id: RunId, request: &ApprovalRequest) -> Result<ApprovalResponse> {
+        let (_, default) = limits::QUESTION_SECONDS;
+        let held = request
+            .wait_seconds
+            .or(request.timeout_seconds)
+            .unwrap_or(default);
+        self.call(of_run(id, "approval").held(held).harmless().json(request)?)
+            .await
+    }
+
+    /// Gives a run back before the agent's first output.
+    pub async fn release(&self, id: RunId, request: &ReleaseRequest) -> Result<RunResponse> {
+        self.call(of_run(id, "release").json(request)?).await
+    }
+
+    /// Reports the end of a run; the same report again gives the same answer.
+    pub async fn complete(&self, id: RunId, request: &CompleteRequest) -> Result<RunResponse> {
+        self.call(of_run(id, "complete").harmless().json(request)?)
+            .await
+    }
+
+    /// One page of the executors.
+    pub async fn executors(&self, paging: &Paging) -> Result<ExecutorList> {
+        self.call(Call::get(&["executors"]).page(paging)).await
+    }
+
+    /// One executor.
+    pub async fn executor(&self, executor_id: &str) -> Result<ExecutorResponse> {
+        self.call(Call::get(&["executors", executor_id])).await
+    }
+}

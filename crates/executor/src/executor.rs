@@ -1,0 +1,195 @@
+//! The executor itself: claims while there is a free slot, one task a run, and the way out. It owns
+//! the tasks of its runs; it must never return while one of them still has an agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tapedeck_protocol::executor::ClaimRunRequest;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::claim::{Claims, Step};
+use crate::config::{ExecutorError, Options};
+use crate::heartbeat::HeartbeatThread;
+use crate::instance::Instance;
+use crate::run::{Ended, Shared, execute};
+use crate::verdict::single_tries;
+use crate::workspace::Workspaces;
+
+/// For the agents' end and the hand-back after the grace period.
+const HAND_BACK_LIMIT: Duration = Duration::from_secs(20);
+
+/// How an executor is told to end.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// Take no new runs, let the present ones finish within the grace period.
+    pub drain: CancellationToken,
+    /// Hand runs back now.
+    pub now: CancellationToken,
+}
+
+/// What became of the runs that were under way when the shutdown began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Finished in time.
+    pub settled: usize,
+    /// Released or interrupted.
+    pub handed_back: usize,
+    /// No longer ours, or the server did not answer in time.
+    pub lost: usize,
+}
+
+/// Claims runs and executes them.
+#[derive(Debug)]
+pub struct Executor {
+    options: Options,
+    workspaces: Workspaces,
+}
+
+type Runs = JoinSet<(Ended, OwnedSemaphorePermit)>;
+
+impl Executor {
+    /// Checks the options. Nothing is started or sent before [`Self::run`].
+    pub fn new(options: Options) -> Result<Self, ExecutorError> {
+        options.check()?;
+        let workspaces = Workspaces::new(&options.workspace_roots, &options.state_dir)?;
+        Ok(Self {
+            options,
+            workspaces,
+        })
+    }
+
+    /// Works until it is told to end. An error means that the server will never take its claims;
+    /// runs that were under way have ended then, too.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Drained, ExecutorError> {
+        let thread = HeartbeatThread::start().map_err(ExecutorError::Thread)?;
+        let heartbeats = thread.handle().clone();
+        self.run_with(heartbeats, shutdown).await
+    }
+
+    /// Works with the heartbeats on a runtime of the caller's.
+    pub(crate) async fn run_with(
+        self,
+        heartbeats: tokio::runtime::Handle,
+        shutdown: Shutdown,
+    ) -> Result<Drained, ExecutorError> {
+        let Self {
+            options,
+            workspaces,
+        } = self;
+        let entered = Instance::enter(&options.state_dir, &options.instance_id).await;
+        let instance = entered.map_err(|source| ExecutorError::State {
+            path: options.state_dir.clone(),
+            source,
+        })?;
+        let shared = Arc::new(Shared {
+            client: single_tries(options.client.clone()),
+            heartbeat_client: single_tries(options.heartbeat_client.clone()),
+            workspaces,
+            spool_folder: instance.spool_folder().to_owned(),
+            heartbeats,
+            hand_back: CancellationToken::new(),
+            options,
+        });
+        let mut runs = Runs::new();
+        let claimed = tokio::select! {
+            biased;
+            () = shutdown.now.cancelled() => Ok(()),
+            () = shutdown.drain.cancelled() => Ok(()),
+            refused = claim_runs(&shared, &mut runs) => Err(refused),
+        };
+        let drained = drain(&shared, runs, &shutdown.now).await;
+        claimed.map(|()| drained)
+    }
+}
+
+/// Claims as long as there are free slots; returns only if the server refuses.
+async fn claim_runs(shared: &Arc<Shared>, runs: &mut Runs) -> ExecutorError {
+    let mut claims = Claims::new(shared.client.clone(), claim_request(&shared.options));
+    let slots = Arc::new(Semaphore::new(shared.options.max_runs as usize));
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+            return ExecutorError::Refused("the slots are closed".to_owned());
+        };
+        while let Some(ended) = runs.try_join_next() {
+            note_fault(&ended);
+        }
+        match claims.step().await {
+            Step::Claimed(claim) => {
+                let shared = Arc::clone(shared);
+                runs.spawn(async move { (execute(shared, *claim).await, slot) });
+            }
+            Step::Idle => {}
+            Step::Away(pause) => sleep(pause).await,
+            Step::Refused(text) => return ExecutorError::Refused(text),
+        }
+    }
+}
+
+/// Lets runs finish for a while, then has them handed back.
+async fn drain(shared: &Shared, mut runs: Runs, now: &CancellationToken) -> Drained {
+    while let Some(ended) = runs.try_join_next() {
+        note_fault(&ended);
+    }
+    let under_way = runs.len();
+    if under_way > 0 {
+        let grace_seconds = shared.options.drain_grace.as_secs();
+        tracing::info!(
+            runs = under_way,
+            grace_seconds,
+            "waiting for runs to finish"
+        );
+    }
+    let mut drained = Drained::default();
+    tokio::select! {
+        () = collect(&mut runs, &mut drained) => {}
+        () = sleep(shared.options.drain_grace) => {}
+        () = now.cancelled() => {}
+    }
+    shared.hand_back.cancel();
+    if timeout(HAND_BACK_LIMIT, collect(&mut runs, &mut drained))
+        .await
+        .is_err()
+    {
+        tracing::warn!(runs = runs.len(), "runs could not be handed back in time");
+        runs.shutdown().await;
+    }
+    drained.lost = under_way - drained.settled - drained.handed_back;
+    drained
+}
+
+async fn collect(runs: &mut Runs, drained: &mut Drained) {
+    while let Some(ended) = runs.join_next().await {
+        note_fault(&ended);
+        match ended {
+            Ok((Ended::Settled, _)) => drained.settled += 1,
+            Ok((Ended::HandedBack, _)) => drained.handed_back += 1,
+            Ok((Ended::Lost, _)) | Err(_) => {}
+        }
+    }
+}
+
+fn note_fault(ended: &Result<(Ended, OwnedSemaphorePermit), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a run's task failed; its lease will end the run");
+    }
+}
+
+fn claim_request(options: &Options) -> ClaimRunRequest {
+    ClaimRunRequest {
+        executor_id: Some(options.executor_id.clone()),
+        worker_instance_id: Some(options.instance_id.clone()),
+        executor_kind: Some(options.executor_kind.clone()),
+        pool: Some(options.pool.clone()),
+        labels: Some(options.labels.clone()),
+        session_id: options.session_id,
+        lease_seconds: Some(options.lease_seconds),
+        max_runs: Some(options.max_runs),
+        process_id: Some(std::process::id().into()),
+        capabilities: options.capabilities.clone(),
+        version: Some(options.version.clone()),
+        ..ClaimRunRequest::default()
+    }
+}

@@ -1,0 +1,117 @@
+//! The agent's questions, carried to the server and its answers back. It owns the waiting, over
+//! outages too; it must never take silence, a refusal or a lost claim for a yes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tapedeck_client::Client;
+use tapedeck_domain::interaction::{InteractionStatus, Scope as AnswerScope};
+use tapedeck_protocol::executor::{ApprovalRequest, ApprovalResponse};
+use tokio::time::sleep;
+
+use crate::backend::{Answer, Question, Questions, Scope};
+use crate::held::{Held, Stop};
+use crate::verdict::{Pauses, Verdict, told, within};
+
+/// How long one request is held; then the same question goes on waiting.
+const HOLD_SECONDS: u32 = 30;
+
+const ANSWER_LIMIT: Duration = Duration::from_secs(45);
+
+const PAUSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Asks under one claim.
+#[derive(Debug)]
+pub(crate) struct RunQuestions {
+    pub(crate) held: Arc<Held>,
+    pub(crate) client: Client,
+    /// How long a question stays open; the server's default if not given.
+    pub(crate) timeout_seconds: Option<u32>,
+}
+
+#[async_trait]
+impl Questions for RunQuestions {
+    async fn ask(&self, question: Question) -> Answer {
+        tokio::select! {
+            biased;
+            () = self.held.kill.cancelled() => Answer::Cancelled,
+            () = self.held.cancel.cancelled() => Answer::Cancelled,
+            answer = self.answer(question) => answer,
+        }
+    }
+}
+
+impl RunQuestions {
+    async fn answer(&self, question: Question) -> Answer {
+        // Whoever was asked may have been shown it: the run can't start again as if nothing was.
+        self.held.note_output();
+        let request = self.request(question);
+        let mut pauses = Pauses::up_to(PAUSE_LIMIT);
+        loop {
+            let asked = within(ANSWER_LIMIT, self.client.ask(self.held.run_id, &request)).await;
+            let error = match asked {
+                Ok(response) => {
+                    if let Some(answer) = answer(response) {
+                        return answer;
+                    }
+                    pauses.reset();
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match Verdict::of(&error) {
+                Verdict::Retry { after } => sleep(pauses.next(after)).await,
+                Verdict::Lost => {
+                    self.held.stop(Stop::Lost(told(&error)));
+                    return Answer::Cancelled;
+                }
+                Verdict::Never => {
+                    let text = format!("the question could not be asked: {}", told(&error));
+                    tracing::warn!(run.id = %self.held.run_id, error = text, "question refused");
+                    return Answer::Denied {
+                        feedback: Some(text),
+                    };
+                }
+            }
+        }
+    }
+
+    fn request(&self, question: Question) -> ApprovalRequest {
+        let options = serde_json::to_value(&question.options).unwrap_or(Value::Null);
+        ApprovalRequest {
+            executor_id: Some(self.held.executor_id.clone()),
+            claim_token: Some(self.held.token.clone()),
+            request_id: Some(question.request_id),
+            tool_name: Some(question.tool_name),
+            arguments: Some(question.arguments),
+            call_id: question.call_id,
+            options: Some(options),
+            timeout_seconds: self.timeout_seconds,
+            wait_seconds: Some(HOLD_SECONDS),
+            ..ApprovalRequest::default()
+        }
+    }
+}
+
+/// `None` while the question is open.
+fn answer(response: ApprovalResponse) -> Option<Answer> {
+    Some(match response.status {
+        InteractionStatus::Pending => return None,
+        InteractionStatus::Approved => Answer::Approved {
+            scope: match response.scope {
+                None | Some(AnswerScope::Once) => Scope::Once,
+                Some(AnswerScope::Session) => Scope::Session,
+                Some(AnswerScope::Always) => Scope::Always,
+            },
+        },
+        InteractionStatus::Denied => Answer::Denied {
+            feedback: response.feedback,
+        },
+        InteractionStatus::Expired => Answer::Denied {
+            feedback: Some("nobody answered in time".to_owned()),
+        },
+        InteractionStatus::Cancelled => Answer::Cancelled,
+    })
+}

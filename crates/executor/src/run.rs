@@ -1,0 +1,289 @@
+//! One claimed run from its first heartbeat to its end. It owns the order: acknowledge, set up,
+//! drive the agent, deliver its events, report the end; nothing may be reported before the events
+//! that lead to it, nor anything after the claim is lost.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapedeck_client::Client;
+use tapedeck_domain::event::uploaded;
+use tapedeck_domain::session::ApprovalPolicy as SessionPolicy;
+use tapedeck_domain::settle::Ending;
+use tapedeck_protocol::executor::ClaimResponse;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::{
+    Activity, AgentEvent, ApprovalPolicy, Backend, Outcome, OutcomeStatus, Turn, TurnIo, TurnLimits,
+};
+use crate::config::Options;
+use crate::heartbeat::Heartbeat;
+use crate::held::{Held, Stop};
+use crate::questions::RunQuestions;
+use crate::settle::{End, Settler};
+use crate::spool::Spool;
+use crate::upload::Uploader;
+use crate::workspace::{WorkspaceTarget, Workspaces};
+
+/// Events between the agent and the uploader; while they wait the agent's output is not read.
+const EVENT_QUEUE: usize = 256;
+
+/// What all runs of an executor share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) client: Client,
+    pub(crate) heartbeat_client: Client,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) spool_folder: PathBuf,
+    /// Where heartbeats run.
+    pub(crate) heartbeats: Handle,
+    /// Runs are to be handed back now.
+    pub(crate) hand_back: CancellationToken,
+}
+
+/// How a run ended for this executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Its end is recorded.
+    Settled,
+    /// It is the server's again, or interrupted.
+    HandedBack,
+    /// It was no longer ours.
+    Lost,
+}
+
+/// Executes a claimed run.
+#[tracing::instrument(
+    name = "run",
+    skip_all,
+    fields(run.id = %claim.run_id, session.id = %claim.session_id, run.attempt = claim.attempt)
+)]
+pub(crate) async fn execute(shared: Arc<Shared>, claim: ClaimResponse) -> Ended {
+    let held = Arc::new(Held::new(&claim));
+    let done = CancellationToken::new();
+    let _ends_heartbeats = done.clone().drop_guard();
+    let heartbeat = Heartbeat {
+        held: Arc::clone(&held),
+        client: shared.heartbeat_client.clone(),
+        instance_id: shared.options.instance_id.clone(),
+        process_id: std::process::id().into(),
+        lease_seconds: shared.options.lease_seconds,
+        short_lease: millis(claim.lease_ttl_ms),
+    };
+    shared.heartbeats.spawn(heartbeat.run(done));
+    if !held.acknowledged().await {
+        return Ended::Lost;
+    }
+    tracing::info!("run started");
+    let settler = Settler::new(Arc::clone(&held), shared.client.clone());
+    let run = Run {
+        shared: &shared,
+        held: &held,
+        claim: &claim,
+    };
+    let ended = match run.set_up().await {
+        Ok((backend, workspace)) => run.drive(backend, workspace, &settler).await,
+        Err(error) => {
+            // What the agent remembers is still there for the next run.
+            let agent_state = run.agent_state();
+            let end = End {
+                agent_state,
+                ..End::failed(error)
+            };
+            settler.complete(end, 0).await
+        }
+    };
+    tracing::info!(?ended, "run ended");
+    ended
+}
+
+struct Run<'a> {
+    shared: &'a Shared,
+    held: &'a Arc<Held>,
+    claim: &'a ClaimResponse,
+}
+
+impl Run<'_> {
+    async fn set_up(&self) -> Result<(Arc<dyn Backend>, PathBuf), String> {
+        let target = workspace_target(self.claim)?;
+        let workspaces = self.shared.workspaces.clone();
+        let session_id = self.claim.session_id.to_string();
+        let prepared =
+            tokio::task::spawn_blocking(move || workspaces.prepare(&target, &session_id)).await;
+        let workspace = prepared
+            .map_err(|error| format!("the workspace could not be prepared: {error}"))?
+            .map_err(|error| error.to_string())?;
+        let backend = self.shared.options.backends.backend(self.claim)?;
+        Ok((backend, workspace))
+    }
+
+    /// The agent and its events, until it has ended and all is delivered, or all is lost.
+    async fn drive(
+        &self,
+        backend: Arc<dyn Backend>,
+        workspace: PathBuf,
+        settler: &Settler,
+    ) -> Ended {
+        let name = format!("{}-{}", self.held.run_id, self.held.attempt);
+        let options = &self.shared.options;
+        let spool = match Spool::create(&self.shared.spool_folder, &name, options.spool_bytes) {
+            Ok(spool) => spool,
+            Err(error) => {
+                let text = format!("the executor can't spool events: {error}");
+                return settler.complete(End::failed(text), 0).await;
+            }
+        };
+        let client = self.shared.client.clone();
+        let mut uploader = Uploader::new(Arc::clone(self.held), client, spool);
+        uploader.push(AgentEvent {
+            kind: uploaded::TURN_BEGIN.to_owned(),
+            payload: json!({"turn_id": self.held.run_id, "attempt": self.held.attempt}),
+        });
+        let (events, queue) = mpsc::channel(EVENT_QUEUE);
+        let turn = self.turn(workspace);
+        let io = self.connections(events);
+        let (end, count) = tokio::join!(self.agent(backend, turn, io), uploader.run(queue));
+        match (self.held.stopped(), end) {
+            (Some(Stop::Lost(_)), _) => Ended::Lost,
+            (Some(Stop::Unrecorded(text)), AgentEnd::Stopped(_) | AgentEnd::Own(_)) => {
+                settler.complete(End::failed(text), count).await
+            }
+            (_, AgentEnd::Stopped(agent_state)) => settler.hand_back(count, agent_state).await,
+            (_, AgentEnd::Own(end)) => settler.complete(end, count).await,
+        }
+    }
+
+    /// Runs the agent. What stops the run after the agent's own end changes nothing about it.
+    async fn agent(&self, backend: Arc<dyn Backend>, turn: Turn, io: TurnIo) -> AgentEnd {
+        let agent_state = turn.agent_state.clone();
+        let mut task = JoinSet::new();
+        // In a task of its own, so that a fault in a backend ends this run and nothing else.
+        task.spawn(async move { backend.run(turn, io).await });
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = task.join_next() => break outcome,
+                () = self.shared.hand_back.cancelled(), if !self.held.kill.is_cancelled() => {
+                    self.held.stop(Stop::Drained);
+                }
+            }
+        };
+        let outcome = match outcome {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(error)) => {
+                let end = End::failed(format!("the agent's backend failed: {error}"));
+                return AgentEnd::Own(End { agent_state, ..end });
+            }
+            None => return AgentEnd::Own(End::failed("the agent's backend did not run")),
+        };
+        // The guard kills an agent whose machine slept through the lease before we can know of it.
+        let slept = outcome.status == OutcomeStatus::Failed && self.held.slept_through();
+        if slept {
+            self.held.stop(Stop::Lapsed);
+        }
+        if self.held.stopped().is_some() {
+            return AgentEnd::Stopped(outcome.agent_state);
+        }
+        AgentEnd::Own(end_of(outcome))
+    }
+
+    fn connections(&self, events: mpsc::Sender<AgentEvent>) -> TurnIo {
+        let questions = RunQuestions {
+            held: Arc::clone(self.held),
+            client: self.shared.client.clone(),
+            timeout_seconds: self.shared.options.question_seconds,
+        };
+        TurnIo {
+            events,
+            questions: Arc::new(questions),
+            cancel: self.held.cancel.clone(),
+            kill: self.held.kill.clone(),
+            lease: self.held.deadline(),
+            activity: Activity::default(),
+        }
+    }
+
+    /// What an earlier run of the session left for this one.
+    fn agent_state(&self) -> Option<Value> {
+        let context = self.claim.resume_context.as_ref()?;
+        let state = context.get("agent_state")?;
+        (!state.is_null()).then(|| state.clone())
+    }
+
+    fn turn(&self, workspace: PathBuf) -> Turn {
+        let claim = self.claim;
+        let context = claim.resume_context.as_ref();
+        let raw_prompt = context.and_then(|context| context.get("raw_prompt")?.as_str());
+        let bounds = claim.run_target.constraints;
+        let bound = |seconds: Option<u32>, default: Option<Duration>| {
+            seconds.map_or(default, |seconds| Some(Duration::from_secs(seconds.into())))
+        };
+        Turn {
+            run_id: claim.run_id.to_string(),
+            session_id: claim.session_id.to_string(),
+            attempt: claim.attempt,
+            prompt_with_context: claim.prompt.clone(),
+            raw_prompt: raw_prompt.unwrap_or(&claim.prompt).to_owned(),
+            workspace,
+            agent_state: self.agent_state(),
+            approval_policy: match claim.approval_policy {
+                SessionPolicy::Yolo => ApprovalPolicy::Yolo,
+                SessionPolicy::Auto => ApprovalPolicy::Auto,
+                SessionPolicy::Interactive => ApprovalPolicy::Interactive,
+            },
+            limits: TurnLimits {
+                idle: bound(
+                    bounds.idle_timeout_seconds,
+                    self.shared.options.idle_timeout,
+                ),
+                total: bound(bounds.max_run_seconds, self.shared.options.run_timeout),
+            },
+        }
+    }
+}
+
+/// How an agent ended.
+enum AgentEnd {
+    /// By itself, by a cancel or by a fault.
+    Own(End),
+    /// By the executor, before its turn was over; with what a later turn should be given.
+    Stopped(Option<Value>),
+}
+
+fn end_of(outcome: Outcome) -> End {
+    let (ending, error) = match outcome.status {
+        OutcomeStatus::Completed => (Ending::Completed, None),
+        OutcomeStatus::Cancelled => (Ending::Cancelled, outcome.error()),
+        OutcomeStatus::Failed => {
+            let error = outcome.error().filter(|text| !text.trim().is_empty());
+            let unsaid = || "the agent failed without saying why".to_owned();
+            (Ending::Failed, Some(error.unwrap_or_else(unsaid)))
+        }
+    };
+    End {
+        ending,
+        result: Some(outcome.result),
+        error,
+        agent_state: outcome.agent_state,
+    }
+}
+
+fn workspace_target(claim: &ClaimResponse) -> Result<WorkspaceTarget, String> {
+    let Some(workspace) = &claim.workspace else {
+        return Ok(WorkspaceTarget::Scratch);
+    };
+    let named = serde_json::to_value(workspace).unwrap_or(Value::Null);
+    serde_json::from_value(named).map_err(|error| {
+        let kind = workspace.kind.as_str();
+        format!("the workspace of kind `{kind}` can't be used by this executor: {error}")
+    })
+}
+
+fn millis(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}

@@ -1,0 +1,193 @@
+//! The way of a run's events to the server: batched, sealed, spooled, sent in order one at a time,
+//! and sent again unchanged until they are acknowledged (rules R12). It owns the count of what is
+//! acknowledged; while the spool is full it reads nothing from the agent.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::OptionFuture;
+use tapedeck_client::Client;
+use tapedeck_domain::Timestamp;
+use tapedeck_domain::event::uploaded;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::backend::AgentEvent;
+use crate::batch::Batch;
+use crate::held::{Held, Stop};
+use crate::spool::Spool;
+use crate::verdict::{Pauses, Verdict, told, within};
+
+/// How long events wait for others to go with them.
+const LINGER: Duration = Duration::from_millis(25);
+
+const UPLOAD_LIMIT: Duration = Duration::from_secs(30);
+
+const PAUSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// Sends the events of one claim.
+#[derive(Debug)]
+pub(crate) struct Uploader {
+    held: Arc<Held>,
+    client: Client,
+    spool: Spool,
+    batch: Batch,
+    /// When the oldest unsealed event came.
+    since: Instant,
+    acknowledged: u64,
+}
+
+/// A batch could not be delivered; what that means is in the claim's stop.
+#[derive(Debug)]
+struct Undelivered;
+
+type Delivery = Pin<Box<dyn Future<Output = Result<u64, Undelivered>> + Send>>;
+
+impl Uploader {
+    /// Nothing is sent before [`Self::run`].
+    pub(crate) fn new(held: Arc<Held>, client: Client, spool: Spool) -> Self {
+        let batch = Batch::new(&held);
+        Self {
+            held,
+            client,
+            spool,
+            batch,
+            since: Instant::now(),
+            acknowledged: 0,
+        }
+    }
+
+    /// Takes an event.
+    pub(crate) fn push(&mut self, event: AgentEvent) {
+        if !matches!(
+            event.kind.as_str(),
+            uploaded::TURN_BEGIN | uploaded::TURN_STATUS_DELTA
+        ) {
+            self.held.note_output();
+        }
+        if self.batch.is_empty() {
+            self.since = Instant::now();
+        }
+        self.batch.push(event, wall_now());
+    }
+
+    /// Sends until the last sender of events is gone and all is acknowledged, or the claim is lost.
+    /// Gives the number of events that the server has acknowledged.
+    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<AgentEvent>) -> u64 {
+        let held = Arc::clone(&self.held);
+        tokio::select! {
+            biased;
+            () = held.lost() => {}
+            () = self.pump(&mut events) => {}
+        }
+        self.acknowledged
+    }
+
+    async fn pump(&mut self, events: &mut mpsc::Receiver<AgentEvent>) {
+        let mut open = true;
+        let mut delivery: OptionFuture<Delivery> = None.into();
+        let mut sending = false;
+        loop {
+            if let Err(error) = self.seal_what_is_due(open, sending).await {
+                let text = format!("the executor can't spool events: {error}");
+                self.held.stop(Stop::Unrecorded(text));
+                events.close();
+                open = false;
+                self.batch.clear();
+            }
+            if !sending && let Some(next) = self.next_delivery().await {
+                delivery = Some(next).into();
+                sending = true;
+            }
+            if !open && !sending && self.batch.is_empty() {
+                return;
+            }
+            let room = open && !self.batch.is_full();
+            let due = self.since + LINGER;
+            tokio::select! {
+                biased;
+                Some(delivered) = &mut delivery, if sending => {
+                    sending = false;
+                    let Ok(count) = delivered else { return };
+                    self.acknowledged += count;
+                    if let Err(error) = self.spool.acknowledge().await {
+                        tracing::warn!(%error, "spool could not be shrunk");
+                    }
+                }
+                event = events.recv(), if room => match event {
+                    Some(event) => self.push(event),
+                    None => open = false,
+                },
+                () = sleep_until(due), if !sending && !self.batch.is_empty() => {}
+            }
+        }
+    }
+
+    /// Seals full batches, and any that has waited long enough while nothing is on its way; behind
+    /// a slow server batches grow instead of becoming more.
+    async fn seal_what_is_due(&mut self, open: bool, sending: bool) -> std::io::Result<()> {
+        loop {
+            let waited = !sending && self.spool.is_empty() && self.since.elapsed() >= LINGER;
+            let due = self.batch.is_full() || !open || waited;
+            if self.batch.is_empty() || !due || self.spool.is_full() {
+                return Ok(());
+            }
+            let sealed = self.batch.seal()?;
+            self.since = Instant::now();
+            self.spool.push(sealed.events, sealed.count).await?;
+        }
+    }
+
+    async fn next_delivery(&mut self) -> Option<Delivery> {
+        let (events, count) = match self.spool.oldest().await {
+            Ok(oldest) => oldest?,
+            Err(error) => {
+                let text = format!("the executor can't read its spool: {error}");
+                self.held.stop(Stop::Unrecorded(text));
+                return Some(Box::pin(async { Err(Undelivered) }));
+            }
+        };
+        let body = self.batch.body(&events);
+        let (held, client) = (Arc::clone(&self.held), self.client.clone());
+        Some(Box::pin(async move {
+            deliver(&held, &client, body).await?;
+            Ok(count)
+        }))
+    }
+}
+
+/// Sends the same bytes until there is a definite answer.
+async fn deliver(held: &Held, client: &Client, body: Bytes) -> Result<(), Undelivered> {
+    let mut pauses = Pauses::up_to(PAUSE_LIMIT);
+    loop {
+        let sent = within(UPLOAD_LIMIT, client.upload(held.run_id, body.clone())).await;
+        let Err(error) = sent else { return Ok(()) };
+        match Verdict::of(&error) {
+            Verdict::Retry { after } => {
+                tracing::debug!(run.id = %held.run_id, error = told(&error), "upload will be sent again");
+                sleep(pauses.next(after)).await;
+            }
+            Verdict::Lost => {
+                held.stop(Stop::Lost(told(&error)));
+                return Err(Undelivered);
+            }
+            Verdict::Never => {
+                let text = format!("the server refused the agent's events: {}", told(&error));
+                held.stop(Stop::Unrecorded(text));
+                return Err(Undelivered);
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an executor stamps what it saw; nothing is decided by it"
+)]
+fn wall_now() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let millis = since.map_or(0, |since| since.as_millis());
+    Timestamp(i64::try_from(millis).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,165 @@
+//! The command backend with programs in processes of their own.
+
+#![expect(clippy::unwrap_used, reason = "test code outside of test functions")]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::json;
+use support::{Fixture, connections, eventually, processes_with, unique, unique_seconds};
+use tapedeck_executor::backend::command::{CommandBackend, PromptVia};
+use tapedeck_executor::backend::{AgentEvent, Backend, FailureCode, Outcome, OutcomeStatus};
+use tokio::time::Instant;
+
+const NONE: [i32; 0] = [];
+
+async fn run(command: &str, via: Option<PromptVia>, prompt: &str) -> (Outcome, Vec<AgentEvent>) {
+    let fixture = Fixture::new();
+    let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+    let backend = CommandBackend::new(command, via, environment, launcher).unwrap();
+    let backend = backend.with_line_limit(1 << 20);
+    let (io, mut ends) = connections(1000);
+    let mut turn = fixture.turn(&unique("run"), "");
+    prompt.clone_into(&mut turn.prompt_with_context);
+    let outcome = backend.run(turn, io).await;
+    let mut events = Vec::new();
+    while let Some(event) = ends.events.recv().await {
+        events.push(event);
+    }
+    (outcome, events)
+}
+
+fn text(events: &[AgentEvent]) -> String {
+    events
+        .iter()
+        .map(|event| event.payload["content"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn lines_become_deltas_and_the_exit_code_the_result() {
+    let (outcome, events) = run("sh -c 'echo one; printf two'", None, "p").await;
+    assert_eq!(outcome.status, OutcomeStatus::Completed);
+    assert_eq!(outcome.result, json!({"exit_code": 0, "signal": null}));
+    let expected = ["one\n", "two"].map(|content| AgentEvent {
+        kind: "StreamDelta".to_owned(),
+        payload: json!({"content": content, "role": "assistant"}),
+    });
+    assert_eq!(events, expected);
+}
+
+#[tokio::test]
+async fn the_prompt_arrives_whole_by_argument_stdin_and_variable() {
+    let prompt = "a 'b' \"c\" $(touch x) `y`\n{prompt} *";
+    let by_argument = r#"sh -c 'printf "%s" "$1"; cat' - {prompt}"#;
+    let by_variable = r#"sh -c 'printf "%s" "$TAPEDECK_PROMPT"; cat'"#;
+    for (command, via) in [
+        (by_argument, None),
+        (
+            r#"sh -c 'printf "%s" "$0"; cat'"#,
+            Some(PromptVia::Argument),
+        ),
+        ("cat", None),
+        (by_variable, Some(PromptVia::Environment)),
+    ] {
+        let (outcome, events) = run(command, via, prompt).await;
+        assert_eq!(
+            outcome.status,
+            OutcomeStatus::Completed,
+            "{command}: {outcome:?}"
+        );
+        assert_eq!(text(&events), prompt, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_too_long_for_an_argument_is_refused_and_passes_by_stdin() {
+    let prompt = "x".repeat(200_000);
+    let (outcome, _) = run("echo {prompt}", None, &prompt).await;
+    assert_eq!(outcome.failure.unwrap().code, FailureCode::AgentStart);
+    let (outcome, events) = run("cat", None, &prompt).await;
+    assert_eq!(outcome.status, OutcomeStatus::Completed);
+    assert_eq!(text(&events), prompt);
+}
+
+#[tokio::test]
+async fn a_program_that_fails_says_why() {
+    let (outcome, _) = run("sh -c 'echo out; echo no luck >&2; exit 4'", None, "p").await;
+    assert_eq!(outcome.status, OutcomeStatus::Failed);
+    assert_eq!(outcome.result["exit_code"], 4);
+    assert_eq!(
+        outcome.error().unwrap(),
+        "agent_exited: the agent exited with status 4; stderr: no luck"
+    );
+    let (outcome, _) = run("sh -c 'kill -KILL $$'", None, "p").await;
+    assert_eq!(outcome.result, json!({"exit_code": null, "signal": 9}));
+    assert_eq!(
+        outcome.error().unwrap(),
+        "agent_exited: the agent was ended by SIGKILL"
+    );
+}
+
+#[tokio::test]
+async fn a_line_above_the_limit_fails_by_name_and_ends_the_program() {
+    let seconds = unique_seconds();
+    let command = format!("sh -c 'head -c 2000000 /dev/zero; sleep {seconds}'");
+    let (outcome, _) = run(&command, None, "p").await;
+    assert_eq!(outcome.failure.unwrap().code, FailureCode::AgentLineTooLong);
+    assert_eq!(processes_with(&seconds), NONE);
+}
+
+#[tokio::test]
+async fn a_cancel_interrupts_and_then_kills() {
+    for (trap, exit) in [
+        (
+            "trap \"echo bye; exit 3\" INT",
+            json!({"exit_code": 3, "signal": null}),
+        ),
+        (
+            "trap \"\" INT TERM",
+            json!({"exit_code": null, "signal": 9}),
+        ),
+    ] {
+        let seconds = unique_seconds();
+        let fixture = Fixture::new();
+        let script =
+            format!("{trap}; setsid sleep {seconds} & echo ready; while true; do sleep 0.05; done");
+        let command = shell_words::join(["sh", "-c", &script]);
+        let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+        let backend = CommandBackend::new(&command, None, environment, launcher).unwrap();
+        let (io, mut ends) = connections(1000);
+        let turn = fixture.turn(&unique("run"), "p");
+        let (outcome, took) = tokio::join!(backend.run(turn, io), async {
+            assert_eq!(
+                ends.events.recv().await.unwrap().payload["content"],
+                "ready\n"
+            );
+            let sleep = format!("sleep\0{seconds}\0");
+            eventually("the tool command", || !processes_with(&sleep).is_empty()).await;
+            ends.cancel.cancel();
+            let cancelled = Instant::now();
+            while ends.events.recv().await.is_some() {}
+            cancelled.elapsed()
+        });
+        assert_eq!(outcome.status, OutcomeStatus::Cancelled);
+        assert_eq!(outcome.result, exit);
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert_eq!(processes_with(&seconds), NONE);
+    }
+}
+
+#[tokio::test]
+async fn a_silent_program_is_ended() {
+    let seconds = unique_seconds();
+    let fixture = Fixture::new();
+    let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+    let command = format!("sleep {seconds}");
+    let backend = CommandBackend::new(&command, None, environment, launcher).unwrap();
+    let (io, _ends) = connections(10);
+    let mut turn = fixture.turn(&unique("run"), "p");
+    turn.limits.idle = Some(Duration::from_millis(500));
+    let outcome = backend.run(turn, io).await;
+    assert_eq!(outcome.failure.unwrap().code, FailureCode::AgentIdle);
+    assert_eq!(processes_with(&seconds), NONE);
+}

@@ -1,0 +1,78 @@
+//! The OpenAPI 3.1 document, made from the routes themselves, and a page to read it with. Both are
+//! part of the binary and need no network.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use tapedeck_protocol::Problem;
+use tapedeck_protocol::problem::MEDIA_TYPE;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
+use utoipa_swagger_ui::{Config, SwaggerUi};
+
+use crate::limits::Limits;
+use crate::routes;
+use crate::state::ServerState;
+
+/// What the routes are collected under.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Tapedeck",
+        description = "A durable control plane for coding-agent sessions. Every endpoint is served at \
+                       `/` and at `/v1`; `/worker…` and `worker_id` are older names of `/executor…` \
+                       and `executor_id`."
+    ),
+    servers((url = "/"), (url = "/v1")),
+    components(schemas(Problem)),
+)]
+pub(crate) struct Frame;
+
+/// The document as text.
+pub fn document() -> String {
+    let (_, document) = routes::all(&Limits::STANDARD).split_for_parts();
+    text(document)
+}
+
+fn text(mut document: OpenApi) -> String {
+    for item in document.paths.paths.values_mut() {
+        let operations = [
+            &mut item.get,
+            &mut item.post,
+            &mut item.patch,
+            &mut item.delete,
+        ];
+        for operation in operations.into_iter().flatten() {
+            add_problem(operation);
+        }
+    }
+    // The document is made of texts and maps, which always serialise.
+    document.to_json().unwrap_or_default()
+}
+
+/// Every operation may answer a problem document.
+fn add_problem(operation: &mut Operation) {
+    let content = Content::new(Some(Ref::from_schema_name("Problem")));
+    let mut response = Response::new("Why the request was refused");
+    response
+        .content
+        .insert(MEDIA_TYPE.to_owned(), RefOr::T(content));
+    operation
+        .responses
+        .responses
+        .insert("default".to_owned(), RefOr::T(response));
+}
+
+/// `/openapi.json` and `/docs`.
+pub(crate) fn routes(document: OpenApi) -> Router<Arc<ServerState>> {
+    let document = Bytes::from(text(document));
+    let serve_document =
+        get(move || async move { ([(CONTENT_TYPE, "application/json")], document) });
+    let page = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
+    Router::new()
+        .route("/openapi.json", serve_document)
+        .merge(page)
+}

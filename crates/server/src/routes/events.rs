@@ -1,0 +1,116 @@
+//! Events: a stream that follows the log, or a page of it as JSON.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use tapedeck_control_plane::{EventFilter, FollowRequest, Start};
+use tapedeck_domain::{RunId, SessionId};
+use tapedeck_protocol::event::{After, EventPage, EventResponse, EventSelection, EventsQuery};
+
+use crate::accept::Representation;
+use crate::extract::{Call, Id, Query};
+use crate::problem::Fault;
+use crate::sse;
+
+/// Follows a session's log from a cursor, or gives a page of it as JSON.
+#[utoipa::path(
+    get, path = "/sessions/{session_id}/events", tag = "events",
+    params(
+        ("session_id" = Uuid, Path), EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "Wins over `after`.")
+    ),
+    responses(
+        (status = 200, content(
+            (String = "text/event-stream"),
+            (EventPage = "application/json")
+        ))
+    )
+)]
+pub(super) async fn of_session(
+    call: Call,
+    Id(session_id): Id<SessionId>,
+    Query(query): Query<EventsQuery>,
+) -> Result<Response, Fault> {
+    let selection = query.check(call.last_event_id()?)?;
+    answer(&call, session_id, selection).await
+}
+
+/// Follows one run's events to its end, or gives a page of them as JSON. Numbers are the session's.
+#[utoipa::path(
+    get, path = "/runs/{run_id}/events", tag = "events",
+    params(
+        ("run_id" = Uuid, Path), EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "Wins over `after`.")
+    ),
+    responses(
+        (status = 200, content(
+            (String = "text/event-stream"),
+            (EventPage = "application/json")
+        ))
+    )
+)]
+pub(super) async fn of_run(
+    call: Call,
+    Id(run_id): Id<RunId>,
+    Query(query): Query<EventsQuery>,
+) -> Result<Response, Fault> {
+    let mut selection = query.check(call.last_event_id()?)?;
+    if selection.run_id.is_some_and(|other| other != run_id) {
+        return Err(Fault::malformed(
+            "run_id",
+            "differs from the run of the path",
+        ));
+    }
+    selection.run_id = Some(run_id);
+    let run = call.control().run(call.namespace(), run_id).await?;
+    answer(&call, run.session_id, selection).await
+}
+
+async fn answer(
+    call: &Call,
+    session_id: SessionId,
+    selection: EventSelection,
+) -> Result<Response, Fault> {
+    if call.representation == Representation::Json {
+        let page = page(call, session_id, selection).await?;
+        return Ok(Json(page).into_response());
+    }
+    let follower = call.control().follow(FollowRequest {
+        namespace: call.namespace().to_owned(),
+        session_id,
+        start: match selection.after {
+            After::Seq(seq) => Start::After(seq),
+            After::Head => Start::Head,
+        },
+        run_id: selection.run_id,
+        kinds: selection.kinds,
+    });
+    Ok(sse::response(call.control(), follower.await?, None))
+}
+
+async fn page(
+    call: &Call,
+    session_id: SessionId,
+    selection: EventSelection,
+) -> Result<EventPage, Fault> {
+    let control = call.control();
+    let after = match selection.after {
+        After::Seq(seq) => seq,
+        After::Head => {
+            let view = control.session(call.namespace(), session_id).await?;
+            view.head.head_seq
+        }
+    };
+    let filter = EventFilter {
+        session_id,
+        after,
+        limit: selection.limit,
+        run_id: selection.run_id,
+        kinds: selection.kinds,
+    };
+    let page = control.events(call.namespace(), filter).await?;
+    Ok(EventPage {
+        events: page.events.iter().map(EventResponse::from).collect(),
+        next_cursor: page.next_cursor,
+        head_seq: page.head_seq,
+    })
+}

@@ -1,0 +1,130 @@
+//! Every endpoint, in groups that are bounded together. A handler reads, calls one use case, and
+//! answers.
+
+mod events;
+mod executor;
+mod executors;
+mod interactions;
+mod operations;
+mod runs;
+mod sessions;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::middleware::from_fn_with_state;
+use tapedeck_control_plane::PageRequest;
+use tapedeck_domain::id::{InteractionId, RunId, SessionId};
+use tapedeck_protocol::page::Page;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use crate::limits::{Bounds, Class, Limits, bound};
+use crate::openapi::Frame;
+use crate::problem::Fault;
+use crate::state::ServerState;
+
+type Endpoints = OpenApiRouter<Arc<ServerState>>;
+
+/// What a handler without choice gives.
+type Answer<T> = Result<Json<T>, Fault>;
+
+/// All endpoints, and the document that describes them.
+pub(crate) fn all(limits: &Limits) -> Endpoints {
+    OpenApiRouter::with_openapi(Frame::openapi())
+        .merge(within(Class::Admission, limits, admissions()))
+        .merge(within(Class::Claim, limits, claims()))
+        .merge(within(Class::Upload, limits, uploads()))
+        .merge(within(Class::Lease, limits, leases()))
+        .merge(within(Class::Other, limits, others()))
+}
+
+fn within(class: Class, limits: &Limits, endpoints: Endpoints) -> Endpoints {
+    endpoints.layer(from_fn_with_state(Bounds::new(class, limits), bound))
+}
+
+fn admissions() -> Endpoints {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::create))
+        .routes(routes!(sessions::prompt))
+        .routes(routes!(sessions::resume))
+}
+
+fn claims() -> Endpoints {
+    OpenApiRouter::new().routes(routes!(executor::claim))
+}
+
+fn uploads() -> Endpoints {
+    OpenApiRouter::new()
+        .routes(routes!(executor::upload))
+        .routes(routes!(executor::complete))
+}
+
+fn leases() -> Endpoints {
+    OpenApiRouter::new()
+        .routes(routes!(executor::heartbeat))
+        .routes(routes!(executor::ask))
+        .routes(routes!(executor::release))
+}
+
+fn others() -> Endpoints {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::show, sessions::update, sessions::delete))
+        .routes(routes!(sessions::configure))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::cancel))
+        .routes(routes!(sessions::continue_queue))
+        .routes(routes!(sessions::approve))
+        .routes(routes!(sessions::runs))
+        .routes(routes!(events::of_session))
+        .routes(routes!(runs::list))
+        .routes(routes!(runs::show))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(runs::interactions))
+        .routes(routes!(events::of_run))
+        .routes(routes!(interactions::list))
+        .routes(routes!(interactions::show))
+        .routes(routes!(interactions::resolve))
+        .routes(routes!(executors::list))
+        .routes(routes!(executors::show))
+        .routes(routes!(operations::capabilities))
+        .routes(routes!(operations::healthz))
+        .routes(routes!(operations::readyz))
+}
+
+/// Identifiers that lists are continued after.
+trait Cursor: Copy {
+    fn uuid(self) -> Uuid;
+}
+
+impl Cursor for SessionId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+impl Cursor for RunId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+impl Cursor for InteractionId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+fn page_request<T: Cursor>(page: Page<T>) -> PageRequest {
+    PageRequest {
+        before: page.after.map(Cursor::uuid),
+        limit: page.limit,
+    }
+}
+
+fn next_cursor(next: Option<Uuid>) -> Option<String> {
+    next.map(|id| id.to_string())
+}

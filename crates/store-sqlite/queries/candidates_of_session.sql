@@ -1,0 +1,24 @@
+-- A session has at most one run in the queue.
+SELECT
+    l.run_key,
+    l.run_id
+FROM session_heads h
+JOIN sessions s ON s.session_key = h.session_key
+JOIN run_queue q ON q.session_key = h.session_key
+JOIN run_heads l ON l.run_key = q.run_key
+WHERE s.session_id = ?8
+  AND q.pool = ?1
+  AND q.executor_kind = ?2
+  AND q.label_key IN (SELECT value FROM json_each(?3))
+  AND (q.pinned_executor IS NULL OR q.pinned_executor = ?4)
+  AND q.ready_at <= ?5
+  AND (
+    h.owner_id IS NULL
+    OR h.owner_id = ?6
+    OR h.owner_expires_at IS NULL
+    OR h.owner_expires_at <= ?5
+    OR (
+        (h.owner_id LIKE 'cli:%' OR h.owner_id LIKE 'acp-stdio:%')
+        AND h.owner_id NOT IN (SELECT value FROM json_each(?7))
+    )
+  )

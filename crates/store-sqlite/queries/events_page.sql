@@ -1,0 +1,20 @@
+SELECT
+    s.session_id,
+    e.session_seq,
+    r.run_id AS "run_id?",
+    e.event_id,
+    e.kind,
+    e.payload,
+    e.digest,
+    e.attempt,
+    e.executor_id,
+    e.trace_id,
+    e.created_at,
+    e.recorded_at
+FROM events e
+JOIN sessions s ON s.session_key = e.session_key
+LEFT JOIN runs r ON r.run_key = e.run_key
+WHERE e.session_key = ?
+  AND e.session_seq > ?
+ORDER BY e.session_seq
+LIMIT ?

@@ -1,0 +1,110 @@
+//! What SQLite's errors mean to the store. The difference that matters: which of them can have
+//! ended the whole transaction (rules R3), and which make this process untrustworthy.
+
+use sqlx::error::DatabaseError;
+use tapedeck_store::StoreError;
+
+const BUSY: i32 = 5;
+const LOCKED: i32 = 6;
+const IO: i32 = 10;
+const FULL: i32 = 13;
+const CONSTRAINT: i32 = 19;
+const IO_FSYNC: i32 = IO + (4 << 8);
+const IO_DIR_FSYNC: i32 = IO + (5 << 8);
+/// The index of the write-ahead log can't grow: the disk is full.
+const IO_SHM_SIZE: i32 = IO + (19 << 8);
+
+/// A statement touched another number of rows than it must.
+#[derive(Debug, thiserror::Error)]
+#[error("a statement on `{table}` touched {touched} rows where {expected} were expected")]
+struct RowCount {
+    table: &'static str,
+    touched: u64,
+    expected: u64,
+}
+
+/// Fails unless a statement touched as many rows as it must.
+pub(crate) fn expect_rows(
+    table: &'static str,
+    touched: u64,
+    expected: u64,
+) -> Result<(), StoreError> {
+    if touched == expected {
+        Ok(())
+    } else {
+        Err(internal(RowCount {
+            table,
+            touched,
+            expected,
+        }))
+    }
+}
+
+pub(crate) fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
+    StoreError::Internal(error.into())
+}
+
+/// Translates a driver's error; for `map_err`.
+pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
+    match code(&error) {
+        Some(IO_SHM_SIZE) => return StoreError::StorageFull,
+        Some(code) if code & 0xff == FULL => return StoreError::StorageFull,
+        Some(code) if matches!(code & 0xff, BUSY | LOCKED) => {
+            return StoreError::Unavailable {
+                reason: "another process keeps the database busy".to_owned(),
+            };
+        }
+        Some(_) | None => {}
+    }
+    match error {
+        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
+            StoreError::Unavailable {
+                reason: error.to_string(),
+            }
+        }
+        other => internal(other),
+    }
+}
+
+fn code(error: &sqlx::Error) -> Option<i32> {
+    error
+        .as_database_error()
+        .and_then(DatabaseError::code)
+        .and_then(|code| code.parse().ok())
+}
+
+/// Whether the error is one of reading or writing files, other than a full disk.
+pub(crate) fn is_io(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| code & 0xff == IO && code != IO_SHM_SIZE)
+}
+
+/// Whether a sync failed under a statement: the page cache can't be trusted any more.
+pub(crate) fn is_failed_sync(error: &StoreError) -> bool {
+    let StoreError::Internal(source) = error else {
+        return false;
+    };
+    source
+        .downcast_ref::<sqlx::Error>()
+        .and_then(code)
+        .is_some_and(|code| code == IO_FSYNC || code == IO_DIR_FSYNC)
+}
+
+/// Whether the error concerns its own command only: SQLite undoes one statement for a constraint,
+/// and an unreadable row or a wrong count of rows is not SQLite's failure at all.
+pub(crate) fn is_local(error: &StoreError) -> bool {
+    match error {
+        StoreError::Inconsistent { .. } => true,
+        StoreError::Internal(source) => {
+            source.is::<RowCount>()
+                || source
+                    .downcast_ref::<sqlx::Error>()
+                    .and_then(code)
+                    .is_some_and(|code| code & 0xff == CONSTRAINT)
+        }
+        StoreError::Unavailable { .. }
+        | StoreError::OutcomeUnknown { .. }
+        | StoreError::StorageFull
+        | StoreError::SchemaTooNew { .. }
+        | StoreError::Locked(_) => false,
+    }
+}

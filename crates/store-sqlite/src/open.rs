@@ -1,0 +1,168 @@
+//! Opening: locks first, then the schema, then the connections. A database of a newer version is
+//! refused before anything is written to it.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use tapedeck_store::StoreError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::{from_sqlx, internal};
+use crate::group::WriteConnection;
+use crate::lock::{DirLock, canonical_dir};
+use crate::options::{Durability, Options};
+use crate::queue::Queue;
+use crate::read::SqliteReader;
+use crate::rows::deployment;
+use crate::store::SqliteStore;
+use crate::writer::Writer;
+
+static MIGRATIONS: Migrator = sqlx::migrate!();
+
+/// The database in its directory.
+const FILE: &str = "tapedeck.db";
+const LOG_FILE: &str = "tapedeck.db-wal";
+
+impl SqliteStore {
+    /// Opens the database of a directory, making or migrating it if need be.
+    pub async fn open(options: Options) -> Result<Self, StoreError> {
+        let dir = canonical_dir(&options.dir)?;
+        let mut lock = DirLock::acquire(&dir, &options.mode).await?;
+        let connect = write_options(&dir, &options);
+        let mut conn = prepare(&connect, &mut lock).await?;
+        let identity = deployment::identity(&mut conn, &options.clock).await?;
+        if let Some(pages) = options.max_page_count {
+            set_max_pages(&mut conn, pages).await?;
+        }
+        let read = read_options(&dir, &options);
+        let watch = if lock.is_shared() {
+            Some(read.connect().await.map_err(from_sqlx)?)
+        } else {
+            None
+        };
+        let pool = SqlitePoolOptions::new()
+            .max_connections(options.readers.max(1))
+            .test_before_acquire(false)
+            .acquire_timeout(options.busy_timeout)
+            .connect_lazy_with(read);
+        let lock = Arc::new(lock);
+        let queue = Arc::new(Queue::new(options.queue_commands, options.queue_bytes));
+        let fatal = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let writer = Writer {
+            conn: WriteConnection::new(conn).await?,
+            queue: Arc::clone(&queue),
+            clock: options.clock.clone(),
+            lock: Arc::clone(&lock),
+            log_path: dir.join(LOG_FILE),
+            fatal: fatal.clone(),
+            busy_timeout: options.busy_timeout,
+        };
+        tasks.spawn(writer.run());
+        Ok(Self {
+            queue,
+            tasks,
+            reader: SqliteReader::new(pool, options.clock.clone(), identity),
+            clock: options.clock,
+            durability: options.durability,
+            fatal,
+            watch: tokio::sync::Mutex::new(watch),
+            lock: Mutex::new(Some(lock)),
+            closed: AtomicBool::new(false),
+        })
+    }
+}
+
+/// Connects, and brings the schema up to date while the directory is this process's alone.
+async fn prepare(
+    connect: &SqliteConnectOptions,
+    lock: &mut DirLock,
+) -> Result<SqliteConnection, StoreError> {
+    let known = MIGRATIONS
+        .iter()
+        .map(|migration| migration.version)
+        .max()
+        .unwrap_or(0);
+    // The file is made by whoever migrates it, so a shared lock must be given up before.
+    if !connect.get_filename().exists() {
+        lock.alone().await?;
+    }
+    let mut conn = connect.connect().await.map_err(from_sqlx)?;
+    let mut found = schema_version(&mut conn).await?;
+    if found < known {
+        conn.close().await.map_err(from_sqlx)?;
+        lock.alone().await?;
+        conn = connect.connect().await.map_err(from_sqlx)?;
+        found = schema_version(&mut conn).await?;
+    }
+    if found > known {
+        return Err(StoreError::SchemaTooNew { found, known });
+    }
+    if found < known {
+        MIGRATIONS.run(&mut conn).await.map_err(internal)?;
+    }
+    lock.share().await?;
+    Ok(conn)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the migrations' own table is none of the schema that statements are checked against"
+)]
+async fn schema_version(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+    let migrated: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
+            .fetch_one(&mut *conn)
+            .await
+            .map_err(from_sqlx)?;
+    if migrated == 0 {
+        return Ok(0);
+    }
+    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
+        .fetch_one(conn)
+        .await
+        .map_err(from_sqlx)
+}
+
+async fn set_max_pages(conn: &mut SqliteConnection, pages: u32) -> Result<(), StoreError> {
+    let statement = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+    sqlx::Executor::execute(conn, statement)
+        .await
+        .map_err(from_sqlx)?;
+    Ok(())
+}
+
+/// Caches are small and nothing is mapped: an idle server stays under 30 MiB.
+fn common(dir: &Path, options: &Options) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(dir.join(FILE))
+        .busy_timeout(options.busy_timeout)
+        .foreign_keys(true)
+        .disable_statement_logging()
+        .pragma("temp_store", "MEMORY")
+}
+
+fn write_options(dir: &Path, options: &Options) -> SqliteConnectOptions {
+    let synchronous = match options.durability {
+        Durability::Full => SqliteSynchronous::Full,
+        Durability::Relaxed => SqliteSynchronous::Normal,
+    };
+    common(dir, options)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(synchronous)
+        .pragma("cache_size", "-8000")
+        .pragma("journal_size_limit", "33554432")
+        .pragma("wal_autocheckpoint", "0")
+}
+
+fn read_options(dir: &Path, options: &Options) -> SqliteConnectOptions {
+    common(dir, options)
+        .pragma("cache_size", "-2000")
+        .pragma("query_only", "ON")
+}

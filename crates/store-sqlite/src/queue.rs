@@ -1,0 +1,216 @@
+//! The queue before the writer: four lanes, bounded in commands and bytes. It decides what the next
+//! group holds, and never lets two commands of one session change places, whatever their lanes.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tapedeck_domain::{LeaseInstant, SessionId};
+use tapedeck_store::{Failure, Lane, StoreError, Work};
+use tokio::sync::{Notify, oneshot};
+
+/// A group takes at most this many commands.
+pub(crate) const GROUP_COMMANDS: usize = 512;
+/// A group takes at most this many bytes, or one command.
+pub(crate) const GROUP_BYTES: usize = 4 * 1024 * 1024;
+
+const LANES: usize = 4;
+/// What each lane may take of a group before any lane takes more, so that none starves. The last
+/// lane gets the rest only where all others are empty.
+const SHARE: [(usize, usize); LANES] = [
+    (192, GROUP_BYTES / 4),
+    (96, GROUP_BYTES / 4),
+    (96, GROUP_BYTES / 4),
+    (1, 0),
+];
+
+/// A command that waits for the writer.
+pub(crate) struct Command {
+    pub(crate) work: Box<dyn Work>,
+    pub(crate) session: Option<SessionId>,
+    /// The lease clock at its arrival, at which leases are judged (rules R6).
+    pub(crate) arrived: LeaseInstant,
+    pub(crate) weight: usize,
+    pub(crate) reply: oneshot::Sender<Result<(), Failure>>,
+}
+
+/// The queue.
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    arrival: Notify,
+    max_commands: usize,
+    max_bytes: usize,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: [VecDeque<Command>; LANES],
+    /// The lane in which a session's commands wait, and how many.
+    sessions: HashMap<SessionId, (usize, usize)>,
+    commands: usize,
+    bytes: usize,
+    /// Why nothing is taken any more.
+    closed: Option<&'static str>,
+}
+
+/// What the writer is to do next.
+pub(crate) enum Next {
+    Group(Vec<Command>),
+    Closed,
+}
+
+impl Queue {
+    pub(crate) fn new(max_commands: usize, max_bytes: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            arrival: Notify::new(),
+            max_commands,
+            max_bytes,
+        }
+    }
+
+    /// Takes a command in, or refuses it at once.
+    pub(crate) fn push(&self, lane: Lane, command: Command) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let refusal = if let Some(reason) = state.closed {
+            Some(reason)
+        } else if state.commands >= self.max_commands
+            || (state.commands > 0 && state.bytes.saturating_add(command.weight) > self.max_bytes)
+        {
+            Some("too many commands wait for the writer")
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            return Err(StoreError::Unavailable {
+                reason: reason.to_owned(),
+            });
+        }
+        state.put(lane, command);
+        drop(state);
+        self.arrival.notify_one();
+        Ok(())
+    }
+
+    /// The next group, as soon as anything waits; what was accepted before the close still comes.
+    pub(crate) async fn next(&self) -> Next {
+        loop {
+            {
+                let mut state = self.state();
+                if state.commands > 0 {
+                    return Next::Group(state.take());
+                }
+                if state.closed.is_some() {
+                    return Next::Closed;
+                }
+            }
+            self.arrival.notified().await;
+        }
+    }
+
+    /// Refuses everything from now on; what waits is still taken.
+    pub(crate) fn close(&self, reason: &'static str) {
+        self.state().closed.get_or_insert(reason);
+        self.arrival.notify_one();
+    }
+
+    /// Refuses everything from now on, and what waits as well.
+    pub(crate) fn abandon(&self, reason: &'static str) {
+        self.close(reason);
+        let mut state = self.state();
+        let waiting: Vec<Command> = state.lanes.iter_mut().flat_map(std::mem::take).collect();
+        state.sessions.clear();
+        state.commands = 0;
+        state.bytes = 0;
+        drop(state);
+        for command in waiting {
+            let refusal = StoreError::Unavailable {
+                reason: reason.to_owned(),
+            };
+            let _gone = command.reply.send(Err(refusal.into()));
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.state().commands
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state().closed.is_none()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, and the state is whole between any two lines.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn put(&mut self, lane: Lane, command: Command) {
+        let mut lane = match lane {
+            Lane::Urgent => 0,
+            Lane::Admission => 1,
+            Lane::Append => 2,
+            Lane::Background => 3,
+        };
+        if let Some(session) = command.session {
+            // While commands of a session wait, later ones join them in their lane (rules R3).
+            let (place, count) = self.sessions.entry(session).or_insert((lane, 0));
+            *count += 1;
+            lane = *place;
+        }
+        self.commands += 1;
+        self.bytes = self.bytes.saturating_add(command.weight);
+        self.lanes[lane].push_back(command);
+    }
+
+    fn take(&mut self) -> Vec<Command> {
+        // Commands are taken lane by lane in two rounds, so each lane's list stays in order.
+        let mut taken: [Vec<Command>; LANES] = Default::default();
+        let mut room = (GROUP_COMMANDS, GROUP_BYTES);
+        for (lane, (share, taken)) in SHARE.into_iter().zip(&mut taken).enumerate() {
+            let bound = (share.0.min(room.0), share.1.min(room.1));
+            self.take_lane(lane, bound, &mut room, taken);
+        }
+        for (lane, taken) in taken.iter_mut().enumerate() {
+            let others_wait = self.lanes[..lane].iter().any(|lane| !lane.is_empty());
+            if room.0 == 0 || room.1 == 0 || (lane == LANES - 1 && others_wait) {
+                break;
+            }
+            let bound = room;
+            self.take_lane(lane, bound, &mut room, taken);
+        }
+        taken.into_iter().flatten().collect()
+    }
+
+    fn take_lane(
+        &mut self,
+        lane: usize,
+        mut bound: (usize, usize),
+        room: &mut (usize, usize),
+        taken: &mut Vec<Command>,
+    ) {
+        while let Some(next) = self.lanes[lane].front() {
+            let weight = next.weight;
+            // The first command of a lane is always taken, however heavy it is.
+            if bound.0 == 0 || (weight > bound.1 && !taken.is_empty()) {
+                return;
+            }
+            let Some(command) = self.lanes[lane].pop_front() else {
+                return;
+            };
+            bound = (bound.0 - 1, bound.1.saturating_sub(weight));
+            *room = (room.0 - 1, room.1.saturating_sub(weight));
+            self.commands -= 1;
+            self.bytes = self.bytes.saturating_sub(weight);
+            if let Some(session) = command.session
+                && let Some((_, count)) = self.sessions.get_mut(&session)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.sessions.remove(&session);
+                }
+            }
+            taken.push(command);
+        }
+    }
+}

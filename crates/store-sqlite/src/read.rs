@@ -1,0 +1,177 @@
+//! Reads outside the writer's transactions, over a small pool of connections that can't write. Each
+//! is one short statement, or two, so that the write-ahead log can be reset behind them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
+use sqlx::{Sqlite, SqlitePool};
+use tapedeck_domain::event::EventRecord;
+use tapedeck_domain::executor::Executor;
+use tapedeck_domain::interaction::Interaction;
+use tapedeck_domain::run::Run;
+use tapedeck_domain::{InteractionId, Now, RunId, SessionId};
+use tapedeck_store::read::{EventFilter, Identity, InteractionFilter};
+use tapedeck_store::{Page, PageRequest, Reader, SessionView, StoreError};
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::encode::{At, blob};
+use crate::error::from_sqlx;
+use crate::record;
+use crate::rows::{events, executors, interactions, sessions};
+
+/// The readers.
+#[derive(Debug)]
+pub(crate) struct SqliteReader {
+    pool: SqlitePool,
+    clock: Clock,
+    identity: Identity,
+    statements: AtomicU64,
+}
+
+impl SqliteReader {
+    pub(crate) fn new(pool: SqlitePool, clock: Clock, identity: Identity) -> Self {
+        Self {
+            pool,
+            clock,
+            identity,
+            statements: AtomicU64::new(0),
+        }
+    }
+
+    /// How many statements have been run.
+    pub(crate) fn statements(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    pub(crate) async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// A connection for `statements` statements.
+    async fn connection(&self, statements: u64) -> Result<PoolConnection<Sqlite>, StoreError> {
+        self.statements.fetch_add(statements, Ordering::Relaxed);
+        self.pool.acquire().await.map_err(from_sqlx)
+    }
+}
+
+/// Cuts the one row that was read too many, and says where the next page continues.
+fn paged<T>(mut items: Vec<T>, limit: u32, id: impl Fn(&T) -> Uuid) -> Page<T> {
+    let limit = limit as usize;
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let next = if more { items.last().map(id) } else { None };
+    Page { items, next }
+}
+
+#[async_trait]
+impl Reader for SqliteReader {
+    async fn now(&self) -> Result<Now, StoreError> {
+        Ok(self.clock.now(self.clock.lease()))
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    async fn session(
+        &self,
+        namespace: &str,
+        id: SessionId,
+    ) -> Result<Option<SessionView>, StoreError> {
+        sessions::find(&mut *self.connection(1).await?, namespace, id).await
+    }
+
+    async fn sessions(
+        &self,
+        namespace: &str,
+        page: PageRequest,
+    ) -> Result<Page<SessionView>, StoreError> {
+        let items = sessions::page(&mut *self.connection(1).await?, namespace, page).await?;
+        Ok(paged(items, page.limit, |view| {
+            view.session.session_id.uuid()
+        }))
+    }
+
+    async fn run(&self, namespace: &str, id: RunId) -> Result<Option<Run>, StoreError> {
+        record::find(&mut *self.connection(1).await?, namespace, id).await
+    }
+
+    async fn runs(
+        &self,
+        namespace: &str,
+        session: Option<SessionId>,
+        page: PageRequest,
+    ) -> Result<Page<Run>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items = record::page(&mut conn, namespace, session, page).await?;
+        Ok(paged(items, page.limit, |run| run.run_id.uuid()))
+    }
+
+    async fn head_seq(&self, session: SessionId) -> Result<Option<u64>, StoreError> {
+        let id = blob(session.uuid());
+        let head_seq = sqlx::query_scalar!(
+            "SELECT h.head_seq FROM sessions s
+             JOIN session_heads h ON h.session_key = s.session_key
+             WHERE s.session_id = ?",
+            id,
+        )
+        .fetch_optional(&mut *self.connection(1).await?)
+        .await
+        .map_err(from_sqlx)?;
+        let at = At::new("session_heads", &session);
+        at.maybe_number("head_seq", head_seq)
+    }
+
+    async fn events(&self, filter: &EventFilter) -> Result<Vec<EventRecord>, StoreError> {
+        events::filtered(&mut *self.connection(1).await?, filter).await
+    }
+
+    async fn interaction(
+        &self,
+        namespace: &str,
+        id: InteractionId,
+    ) -> Result<Option<Interaction>, StoreError> {
+        interactions::find(&mut *self.connection(1).await?, namespace, id).await
+    }
+
+    async fn interactions(
+        &self,
+        namespace: &str,
+        filter: &InteractionFilter,
+        page: PageRequest,
+    ) -> Result<Page<Interaction>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items = interactions::page(&mut conn, namespace, filter, page).await?;
+        Ok(paged(items, page.limit, |item| item.interaction_id.uuid()))
+    }
+
+    async fn executors(
+        &self,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Executor>, StoreError> {
+        let mut conn = self.connection(2).await?;
+        let from = after.unwrap_or_default();
+        let mut page = executors::page(&mut conn, from, after.is_none(), limit).await?;
+        executors::add_live_claims(&mut conn, &mut page).await?;
+        Ok(page)
+    }
+
+    async fn executor(&self, executor_id: &str) -> Result<Option<Executor>, StoreError> {
+        let mut conn = self.connection(2).await?;
+        let mut page = executors::page(&mut conn, executor_id, true, 1).await?;
+        page.retain(|executor| executor.contact.executor_id == executor_id);
+        executors::add_live_claims(&mut conn, &mut page).await?;
+        Ok(page.pop())
+    }
+
+    async fn live_run_count(&self) -> Result<u64, StoreError> {
+        let count = sqlx::query_scalar!("SELECT count(*) FROM run_heads")
+            .fetch_one(&mut *self.connection(1).await?)
+            .await
+            .map_err(from_sqlx)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+}

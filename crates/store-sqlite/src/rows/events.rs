@@ -1,0 +1,163 @@
+//! Rows of `events`. A batch goes in as one statement over one JSON text: what costs is the number
+//! of statements in a group, not their size (stores §4).
+
+use async_trait::async_trait;
+use serde_json::json;
+use sqlx::SqliteConnection;
+use tapedeck_domain::append::Known;
+use tapedeck_domain::digest::hex;
+use tapedeck_domain::event::{EventRecord, NewEvent};
+use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
+use tapedeck_domain::{JsonText, Timestamp};
+use tapedeck_store::EventFilter;
+use tapedeck_store::rows::{EventRows, Rows};
+
+use crate::encode::{At, blob, integer};
+use crate::error::{expect_rows, from_sqlx};
+use crate::tx::SqliteTx;
+
+/// An event with the ids of its session and run.
+struct EventRow {
+    session_id: Vec<u8>,
+    session_seq: i64,
+    run_id: Option<Vec<u8>>,
+    event_id: String,
+    kind: String,
+    payload: String,
+    digest: Option<Vec<u8>>,
+    attempt: Option<i64>,
+    executor_id: Option<String>,
+    trace_id: Option<String>,
+    created_at: i64,
+    recorded_at: i64,
+}
+
+impl TryFrom<EventRow> for Known {
+    type Error = tapedeck_store::StoreError;
+
+    fn try_from(row: EventRow) -> Rows<Self> {
+        let at = At::new("events", &row.session_seq);
+        Ok(Self {
+            digest: at.maybe_digest("digest", row.digest.as_deref())?,
+            record: EventRecord {
+                session_id: at.id("session_id", &row.session_id, SessionId::new)?,
+                session_seq: at.number("session_seq", row.session_seq)?,
+                run_id: at.maybe_id("run_id", row.run_id.as_deref(), RunId::new)?,
+                attempt: at.maybe_number("attempt", row.attempt)?,
+                event_id: row.event_id,
+                kind: row.kind,
+                payload: JsonText::from_stored(&row.payload),
+                executor_id: row.executor_id,
+                trace_id: row.trace_id,
+                created_at: Timestamp(row.created_at),
+                recorded_at: Timestamp(row.recorded_at),
+            },
+        })
+    }
+}
+
+/// Events of a session that pass a filter, in order.
+pub(crate) async fn filtered(
+    conn: &mut SqliteConnection,
+    filter: &EventFilter,
+) -> Rows<Vec<EventRecord>> {
+    let session = blob(filter.session_id.uuid());
+    let run = filter.run_id.map(|id| blob(id.uuid()));
+    let after = integer(filter.after);
+    let all_kinds = filter.kinds.is_empty();
+    let kinds = json!(filter.kinds).to_string();
+    let rows = sqlx::query_file_as!(
+        EventRow,
+        "queries/events_filtered.sql",
+        session,
+        after,
+        run,
+        all_kinds,
+        kinds,
+        filter.limit,
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(from_sqlx)?;
+    records(rows)
+}
+
+/// Rows as readers see them.
+fn records(rows: Vec<EventRow>) -> Rows<Vec<EventRecord>> {
+    rows.into_iter()
+        .map(|row| Known::try_from(row).map(|known| known.record))
+        .collect()
+}
+
+/// All events of a session after a number, in order.
+async fn page(
+    conn: &mut SqliteConnection,
+    session: SessionKey,
+    after: u64,
+    limit: u32,
+) -> Rows<Vec<EventRecord>> {
+    let after = integer(after);
+    let rows = sqlx::query_file_as!(EventRow, "queries/events_page.sql", session.0, after, limit)
+        .fetch_all(conn)
+        .await
+        .map_err(from_sqlx)?;
+    records(rows)
+}
+
+#[async_trait]
+impl EventRows for SqliteTx<'_> {
+    async fn known_events(
+        &mut self,
+        run: RunKey,
+        event_ids: &[String],
+    ) -> Rows<Vec<(String, Known)>> {
+        let event_ids = json!(event_ids).to_string();
+        let rows = sqlx::query_file_as!(EventRow, "queries/known_events.sql", run.0, event_ids)
+            .fetch_all(self.read())
+            .await
+            .map_err(from_sqlx)?;
+        rows.into_iter()
+            .map(|row| Ok((row.event_id.clone(), Known::try_from(row)?)))
+            .collect()
+    }
+
+    async fn insert_events(&mut self, session: SessionKey, events: &[NewEvent]) -> Rows<()> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = events
+            .iter()
+            .map(|event| {
+                let record = &event.record;
+                json!([
+                    integer(record.session_seq),
+                    event.run_key.map(|key| key.0),
+                    record.event_id,
+                    record.kind,
+                    record.payload.as_str(),
+                    event.digest.map(|digest| hex(&digest.0)),
+                    record.attempt,
+                    record.executor_id,
+                    record.trace_id,
+                    record.created_at.0,
+                    record.recorded_at.0,
+                ])
+            })
+            .collect();
+        let rows = json!(rows).to_string();
+        let done = sqlx::query_file!("queries/insert_events.sql", session.0, rows)
+            .execute(self.write().await?)
+            .await
+            .map_err(from_sqlx)?;
+        expect_rows("events", done.rows_affected(), events.len() as u64)
+    }
+
+    async fn events_after(
+        &mut self,
+        session: SessionKey,
+        after: u64,
+        limit: u32,
+    ) -> Rows<Vec<EventRecord>> {
+        page(self.read(), session, after, limit).await
+    }
+}

@@ -1,0 +1,377 @@
+//! Rows of `runs`, `run_heads`, `run_materials` and `claims`.
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tapedeck_domain::admit::QueuePlaces;
+use tapedeck_domain::claim::Claim;
+use tapedeck_domain::digest::Digest;
+use tapedeck_domain::id::{RunId, RunKey, SessionKey};
+use tapedeck_domain::run::{LiveRun, NewRun, Run};
+use tapedeck_domain::time::LeaseInstant;
+use tapedeck_store::rows::{LockedRun, Rows, RunProgress, RunRows, SettledRun};
+
+use crate::encode::{At, blob, bytes, integer, object_text, text};
+use crate::error::{expect_rows, from_sqlx};
+use crate::live::LiveRow;
+use crate::record;
+use crate::tx::SqliteTx;
+
+#[async_trait]
+impl RunRows for SqliteTx<'_> {
+    async fn insert_run(&mut self, session: SessionKey, run: &NewRun) -> Rows<RunKey> {
+        let run_id = blob(run.run_id.uuid());
+        let parent = run.parent_run_id.map(|id| blob(id.uuid()));
+        let status = run.status.as_str();
+        let metadata = object_text(&run.metadata);
+        let admitted_seq = integer(run.admitted_seq);
+        let key = sqlx::query_scalar!(
+            r#"INSERT INTO runs (
+                run_id, session_key, session_id, namespace, parent_run_id, status, prompt, metadata,
+                requested_at, admitted_seq
+             )
+             SELECT ?1, session_key, session_id, namespace, ?3, ?4, ?5, ?6, ?7, ?8
+             FROM sessions WHERE session_key = ?2
+             RETURNING run_key AS "run_key!""#,
+            run_id,
+            session.0,
+            parent,
+            status,
+            run.prompt,
+            metadata,
+            run.requested_at.0,
+            admitted_seq,
+        )
+        .fetch_one(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        if let Some(context) = &run.resume_context {
+            let context = text(context);
+            sqlx::query!(
+                "INSERT INTO run_materials (run_key, resume_context) VALUES (?, ?)",
+                key,
+                context,
+            )
+            .execute(self.write().await?)
+            .await
+            .map_err(from_sqlx)?;
+        }
+        Ok(RunKey(key))
+    }
+
+    async fn insert_live_run(&mut self, run: &LiveRun) -> Rows<()> {
+        let row = LiveRow::from(run);
+        let done = sqlx::query_file!(
+            "queries/insert_live_run.sql",
+            row.run_key,
+            row.run_id,
+            row.session_key,
+            row.session_id,
+            row.status,
+            row.ready_at,
+            row.attempt,
+            row.attempts_used,
+            row.unacknowledged,
+            row.max_attempts,
+            row.place,
+            row.event_count,
+            row.has_output,
+            row.pending_interactions,
+            row.claim_attempt,
+            row.token_hash,
+            row.executor_id,
+            row.instance_id,
+            row.request_hash,
+            row.acknowledged,
+            row.lease_expires_at,
+            row.lease_ms,
+            row.cancel_deadline,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("run_heads", done.rows_affected(), 1)
+    }
+
+    async fn save_live_run(&mut self, run: &LiveRun) -> Rows<()> {
+        let row = LiveRow::from(run);
+        let done = sqlx::query_file!(
+            "queries/save_live_run.sql",
+            row.status,
+            row.ready_at,
+            row.attempt,
+            row.attempts_used,
+            row.unacknowledged,
+            row.max_attempts,
+            row.place,
+            row.event_count,
+            row.has_output,
+            row.pending_interactions,
+            row.claim_attempt,
+            row.token_hash,
+            row.executor_id,
+            row.instance_id,
+            row.request_hash,
+            row.acknowledged,
+            row.lease_expires_at,
+            row.lease_ms,
+            row.cancel_deadline,
+            row.run_key,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("run_heads", done.rows_affected(), 1)
+    }
+
+    async fn delete_live_run(&mut self, key: RunKey) -> Rows<()> {
+        let done = sqlx::query!("DELETE FROM run_heads WHERE run_key = ?", key.0)
+            .execute(self.write().await?)
+            .await
+            .map_err(from_sqlx)?;
+        expect_rows("run_heads", done.rows_affected(), 1)
+    }
+
+    async fn lock_run(&mut self, id: RunId) -> Rows<Option<LockedRun>> {
+        record::lock(self.read(), id).await
+    }
+
+    async fn live_run(&mut self, key: RunKey) -> Rows<Option<LiveRun>> {
+        let row = sqlx::query_as!(LiveRow, "SELECT * FROM run_heads WHERE run_key = ?", key.0)
+            .fetch_optional(self.read())
+            .await
+            .map_err(from_sqlx)?;
+        row.map(LiveRun::try_from).transpose()
+    }
+
+    async fn run(&mut self, key: RunKey) -> Rows<Run> {
+        record::get(self.read(), key).await
+    }
+
+    async fn queue_places(&mut self, session: SessionKey) -> Rows<QueuePlaces> {
+        let row = sqlx::query!(
+            r#"SELECT min(place) AS "first: i64", max(place) AS "last: i64" FROM run_heads
+             WHERE session_key = ? AND status = 'queued'"#,
+            session.0,
+        )
+        .fetch_one(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(QueuePlaces {
+            first: row.first,
+            last: row.last,
+        })
+    }
+
+    async fn first_queued_run(&mut self, session: SessionKey) -> Rows<Option<(LiveRun, String)>> {
+        let row = sqlx::query_as!(
+            LiveRow,
+            "SELECT * FROM run_heads WHERE session_key = ? AND status = 'queued'
+             ORDER BY place LIMIT 1",
+            session.0,
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        let Some(row) = row else { return Ok(None) };
+        let prompt = sqlx::query_scalar!("SELECT prompt FROM runs WHERE run_key = ?", row.run_key)
+            .fetch_one(self.read())
+            .await
+            .map_err(from_sqlx)?;
+        Ok(Some((row.try_into()?, prompt)))
+    }
+
+    async fn queued_runs(&mut self, session: SessionKey) -> Rows<Vec<LiveRun>> {
+        let rows = sqlx::query_as!(
+            LiveRow,
+            "SELECT * FROM run_heads WHERE session_key = ? AND status = 'queued' ORDER BY place",
+            session.0,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter().map(LiveRun::try_from).collect()
+    }
+
+    async fn save_progress(&mut self, key: RunKey, progress: &RunProgress) -> Rows<()> {
+        let status = progress.status.as_str();
+        let claimed_at = progress.claimed_at.map(|at| at.0);
+        let started_at = progress.started_at.map(|at| at.0);
+        let done = sqlx::query!(
+            "UPDATE runs SET
+                status = ?, attempt = ?,
+                executor_id = coalesce(?, executor_id),
+                claimed_at = coalesce(?, claimed_at),
+                started_at = coalesce(?, started_at),
+                unservable = ?
+             WHERE run_key = ?",
+            status,
+            progress.attempt,
+            progress.executor_id,
+            claimed_at,
+            started_at,
+            progress.unservable,
+            key.0,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("runs", done.rows_affected(), 1)
+    }
+
+    async fn settle_run(&mut self, key: RunKey, settled: &SettledRun) -> Rows<()> {
+        let status = settled.status.as_str();
+        let result = settled.result.as_ref().map(text);
+        let recovery = settled.recovery.as_ref();
+        let reclaimable = recovery.map(|recovery| recovery.reclaimable);
+        let reason = recovery.map(|recovery| recovery.reason.as_str());
+        let recovered_at = recovery.map(|recovery| recovery.recovered_at.0);
+        let token_hash = settled.claim.token_hash.as_ref().map(bytes);
+        let body_digest = settled.claim.body_digest.as_ref().map(bytes);
+        let (event_count, seq) = (integer(settled.event_count), integer(settled.settled_seq));
+        let done = sqlx::query!(
+            "UPDATE runs SET
+                ended_queued = (status = 'queued' AND ?1 = 'cancelled'),
+                status = ?1, result = ?2, error = ?3,
+                recovery_reclaimable = ?4, recovery_reason = ?5, recovered_at = ?6,
+                settled_attempt = ?7, settled_token_hash = ?8, settled_body_digest = ?9,
+                event_count = ?10, settled_at = ?11, settled_seq = ?12, unservable = NULL
+             WHERE run_key = ?13",
+            status,
+            result,
+            settled.error,
+            reclaimable,
+            reason,
+            recovered_at,
+            settled.claim.attempt,
+            token_hash,
+            body_digest,
+            event_count,
+            settled.settled_at.0,
+            seq,
+            key.0,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("runs", done.rows_affected(), 1)?;
+        if let Some(state) = &settled.agent_state {
+            let state = text(state);
+            sqlx::query!(
+                "INSERT INTO run_materials (run_key, agent_state) VALUES (?, ?)
+                 ON CONFLICT (run_key) DO UPDATE SET agent_state = excluded.agent_state",
+                key.0,
+                state,
+            )
+            .execute(self.write().await?)
+            .await
+            .map_err(from_sqlx)?;
+        }
+        Ok(())
+    }
+
+    async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>> {
+        record::latest_settled(self.read(), session).await
+    }
+
+    async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>> {
+        let row = sqlx::query_scalar!(
+            "SELECT resume_context FROM run_materials WHERE run_key = ?",
+            key.0
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        At::new("run_materials", &key.0).maybe_json("resume_context", row.flatten().as_deref())
+    }
+
+    async fn agent_state(&mut self, key: RunKey) -> Rows<Option<Value>> {
+        let row = sqlx::query_scalar!(
+            "SELECT agent_state FROM run_materials WHERE run_key = ?",
+            key.0
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        At::new("run_materials", &key.0).maybe_json("agent_state", row.flatten().as_deref())
+    }
+
+    async fn insert_claim(&mut self, key: RunKey, claim: &Claim, now: LeaseInstant) -> Rows<()> {
+        let (token, request) = (bytes(&claim.token_hash), bytes(&claim.request_hash));
+        let done = sqlx::query!(
+            "INSERT INTO claims (
+                run_key, attempt, token_hash, request_hash, executor_id, instance_id, claimed_at
+             ) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            key.0,
+            claim.attempt,
+            token,
+            request,
+            claim.executor_id,
+            claim.instance_id,
+            now.0,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("claims", done.rows_affected(), 1)
+    }
+
+    async fn claim_token_hash(&mut self, key: RunKey, attempt: u32) -> Rows<Option<Digest>> {
+        let row = sqlx::query_scalar!(
+            "SELECT token_hash FROM claims WHERE run_key = ? AND attempt = ?",
+            key.0,
+            attempt,
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        At::new("claims", &key.0).maybe_digest("token_hash", row.as_deref())
+    }
+
+    /// A later sign of life under the same name counts too where it comes from a newer process: the
+    /// name is one machine's, so the process that claimed is gone.
+    async fn claimants_seen(&mut self, key: RunKey, count: u32) -> Rows<bool> {
+        let seen = sqlx::query_scalar!(
+            r#"SELECT count(*) AS "count: i64" FROM (
+                SELECT executor_id, claimed_at FROM claims WHERE run_key = ?
+                ORDER BY attempt DESC LIMIT ?
+             ) AS newest
+             JOIN executors e ON e.executor_id = newest.executor_id
+             WHERE e.last_seen > newest.claimed_at"#,
+            key.0,
+            count,
+        )
+        .fetch_one(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(seen == i64::from(count))
+    }
+
+    async fn expired_claims(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query!(
+            "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_lease
+             WHERE lease_expires_at <= ? AND run_key > ?
+             ORDER BY run_key
+             LIMIT ?",
+            at.0,
+            after.0,
+            limit,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter()
+            .map(|row| {
+                let at = At::new("run_heads", &row.run_key);
+                Ok((
+                    RunKey(row.run_key),
+                    at.id("run_id", &row.run_id, RunId::new)?,
+                ))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,94 @@
+//! That the tests which carry the promises exist and run.
+
+use crate::crates::targets;
+use crate::source::{assert_none, root, under};
+
+/// The invariants by name; each is a test on every store or one of the real binary.
+const INVARIANTS: &[&str] = &[
+    "acked_write_survives_kill9",
+    "approval_answered_once_and_survives_restart",
+    "at_most_one_active_run_per_session",
+    "at_most_one_live_claim_per_run",
+    "cancel_settles_within_bound",
+    "conflicting_event_id_writes_nothing",
+    "expired_claim_is_recovered_without_restart",
+    "follower_sees_every_event_once_in_order",
+    "listing_cost_is_flat",
+    "one_terminal_event_per_run",
+    "resume_creates_linked_run_and_changes_no_other",
+    "reupload_is_idempotent",
+    "rollback_of_failed_create_leaves_nothing",
+    "session_seq_has_no_gaps_and_no_reuse",
+    "settled_run_accepts_no_event",
+];
+
+/// The names inside every `on_every_store! { … }` of a file.
+fn listed(text: &str) -> Vec<&str> {
+    text.split("on_every_store!")
+        .skip(1)
+        .filter_map(|rest| rest.trim_start().strip_prefix(['{', '(', '[']))
+        .filter_map(|rest| rest.split(['}', ')', ']']).next())
+        .flat_map(|names| names.split(','))
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// Whether a function of this name is a test by itself: its attributes say so.
+fn stands_alone(text: &str, name: &str) -> bool {
+    let definition = format!("fn {name}(");
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    (0..lines.len())
+        .filter(|at| lines[*at].contains(&definition))
+        .any(|at| {
+            lines[..at]
+                .iter()
+                .rev()
+                .take_while(|line| line.starts_with("#["))
+                .any(|line| line.starts_with("#[test") || line.starts_with("#[tokio::test"))
+        })
+}
+
+#[test]
+fn every_invariant_is_a_test_of_its_name() {
+    let missing: Vec<_> = INVARIANTS
+        .iter()
+        .filter(|name| {
+            !under("tests/")
+                .any(|file| listed(file.text()).contains(name) || stands_alone(file.text(), name))
+        })
+        .collect();
+    assert_none("invariants without a test of their name", &missing);
+}
+
+#[test]
+fn every_suite_is_registered_with_cargo() {
+    let root = root();
+    let registered: Vec<_> = targets()
+        .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+        .filter_map(|target| std::path::Path::new(&target.src_path).canonicalize().ok())
+        .collect();
+    let forgotten: Vec<_> = under("tests/")
+        .filter(|file| file.name() == "main.rs")
+        .filter(|file| !registered.contains(&root.join(&file.path)))
+        .map(|file| file.path.as_str())
+        .collect();
+    assert_none(
+        "suites that no manifest names, so that nothing runs them",
+        &forgotten,
+    );
+}
+
+#[test]
+fn no_test_is_switched_off_without_a_reason() {
+    let without: Vec<_> = under("")
+        .filter(|file| crate::source::has_extension(file, "rs"))
+        .flat_map(|file| {
+            let lines = file.text().lines().zip(1..);
+            lines
+                .filter(|(line, _)| line.trim() == "#[ignore]")
+                .map(|(_, number)| format!("{}:{number}", file.path))
+        })
+        .collect();
+    assert_none("`ignore` without a reason", &without);
+}
