@@ -30,7 +30,7 @@ use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::{Ending, RunEnd};
 use tapedeck_domain::{InteractionId, RunId, SessionId, Timing};
-use tapedeck_store::{EventFilter, SessionView, Store};
+use tapedeck_store::{EventFilter, SessionView};
 
 use super::stores::TestStore;
 

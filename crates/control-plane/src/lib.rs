@@ -31,13 +31,12 @@ use tapedeck_domain::owner::{Authority, Owner};
 use tapedeck_domain::resume::Resume;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
-use tapedeck_domain::{InteractionId, RunId, SessionId, TapeEntryId, TapeId, Timing};
+use tapedeck_domain::{InteractionId, LeaseInstant, RunId, SessionId, TapeEntryId, TapeId, Timing};
 use tapedeck_store::Store;
 pub use tapedeck_store::read::InteractionFilter;
 pub use tapedeck_store::{
     EventFilter, Page, PageRequest, SessionView, StoreError, StoreHealth, Target,
 };
-use tokio::time::Instant;
 
 use commands::acquire_owner::AcquireOwner;
 use commands::append_events::{AppendEvents, Recorded};
@@ -92,7 +91,7 @@ pub struct Options {
 pub struct ControlPlane {
     pub(crate) inner: Arc<Executor>,
     pub(crate) known_runs: Arc<Mutex<HashMap<RunId, SessionId>>>,
-    contacts: Arc<Mutex<HashMap<String, Instant>>>,
+    contacts: Arc<Mutex<HashMap<String, LeaseInstant>>>,
     shared_store: bool,
 }
 
@@ -459,25 +458,18 @@ impl ControlPlane {
 
     /// Records a contact, at most once in a while for each executor: a poll must not cost a write.
     pub(crate) async fn note_contact(&self, contact: &Contact) {
-        let id = format!(
-            "{}\0{}",
-            contact.executor_id,
-            contact.instance_id.as_deref().unwrap_or_default()
-        );
-        let period = Duration::from_millis(
-            u64::try_from(self.timing().executor_stale_ms / 3).unwrap_or(10_000),
-        );
+        let instance = contact.instance_id.as_deref().unwrap_or_default();
+        let id = format!("{}\0{instance}", contact.executor_id);
+        let period = self.timing().executor_stale_ms / 3;
+        let Ok(now) = self.now().await else { return };
         {
             let mut contacts = self.contacts.lock();
-            let now = Instant::now();
-            if contacts
-                .get(&id)
-                .is_some_and(|last| now.duration_since(*last) < period)
-            {
+            let recent = |last: &LeaseInstant| now.lease.since(*last) < period;
+            if contacts.get(&id).is_some_and(recent) {
                 return;
             }
-            contacts.retain(|_, last| now.duration_since(*last) < period);
-            contacts.insert(id, now);
+            contacts.retain(|_, last| recent(last));
+            contacts.insert(id, now.lease);
         }
         if let Err(error) = self
             .inner

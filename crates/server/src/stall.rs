@@ -86,7 +86,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for StallGuard<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_stops_reading_is_let_go_and_a_slow_one_is_not() {
@@ -94,8 +94,8 @@ mod tests {
         let mut guarded = StallGuard::new(ours, Duration::from_secs(60));
         guarded.write_all(b"12345678").await.unwrap();
         let slow = async {
-            tokio::time::sleep(Duration::from_secs(59)).await;
-            tokio::io::AsyncReadExt::read_exact(&mut peer, &mut [0; 8]).await
+            sleep(Duration::from_secs(59)).await;
+            peer.read_exact(&mut [0; 8]).await
         };
         let (written, read) = tokio::join!(guarded.write_all(b"12345678"), slow);
         written.unwrap();

@@ -1,7 +1,9 @@
 //! Calls the router in memory. Shared by the tests of this crate; it knows no rule.
-#![expect(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
 
 mod away;
+mod frames;
+mod live;
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -22,12 +24,14 @@ use tapedeck_store::Store;
 use tower::ServiceExt;
 
 pub use away::Away;
+pub use frames::{Frame, Frames, ids};
+pub use live::{Claim, Live};
 
 /// Some identifier.
 pub const ID: &str = "018f0000-0000-7000-8000-000000000001";
 
 /// A server in memory.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Api {
     pub control: ControlPlane,
     pub state: ServerState,
@@ -95,6 +99,7 @@ impl Api {
 }
 
 /// A request being put together.
+#[derive(Debug)]
 pub struct Call {
     router: Router,
     method: Method,

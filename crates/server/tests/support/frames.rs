@@ -1,0 +1,100 @@
+//! Reads a stream frame by frame.
+
+use std::collections::VecDeque;
+
+use axum::body::{Body, BodyDataStream};
+use axum::response::Response;
+use futures::StreamExt;
+use http::StatusCode;
+use serde_json::Value;
+
+/// One frame; a comment has no fields.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Frame {
+    pub id: Option<u64>,
+    pub event: String,
+    pub data: Value,
+    pub retry: Option<u64>,
+    pub text: String,
+}
+
+/// A stream being read.
+pub struct Frames {
+    body: BodyDataStream,
+    buffered: String,
+    frames: VecDeque<Frame>,
+}
+
+impl Frames {
+    #[track_caller]
+    pub fn of(response: Response) -> Self {
+        assert_eq!(response.status(), StatusCode::OK);
+        Self::of_body(response.into_body())
+    }
+
+    pub fn of_body(body: Body) -> Self {
+        Self {
+            body: body.into_data_stream(),
+            buffered: String::new(),
+            frames: VecDeque::new(),
+        }
+    }
+
+    /// The next frame; `None` at the end.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.frames.pop_front() {
+                return Some(frame);
+            }
+            let chunk = self.body.next().await?.ok()?;
+            self.buffered.push_str(std::str::from_utf8(&chunk).unwrap());
+            while let Some(end) = self.buffered.find("\n\n") {
+                let rest = self.buffered.split_off(end + 2);
+                let text = std::mem::replace(&mut self.buffered, rest);
+                self.frames.push_back(parse(text));
+            }
+        }
+    }
+
+    /// Everything up to the first frame of this kind.
+    pub async fn until(&mut self, event: &str) -> Vec<Frame> {
+        let mut seen = Vec::new();
+        while let Some(frame) = self.next().await {
+            let is_last = frame.event == event;
+            seen.push(frame);
+            if is_last {
+                return seen;
+            }
+        }
+        panic!("the stream ended before `{event}`: {seen:?}");
+    }
+
+    /// Everything to the end.
+    pub async fn rest(mut self) -> Vec<Frame> {
+        let mut seen = Vec::new();
+        while let Some(frame) = self.next().await {
+            seen.push(frame);
+        }
+        seen
+    }
+}
+
+fn parse(text: String) -> Frame {
+    let mut frame = Frame::default();
+    for line in text.lines() {
+        match line.split_once(": ") {
+            Some(("id", value)) => frame.id = Some(value.parse().unwrap()),
+            Some(("event", value)) => value.clone_into(&mut frame.event),
+            Some(("data", value)) => frame.data = serde_json::from_str(value).unwrap(),
+            Some(("retry", value)) => frame.retry = Some(value.parse().unwrap()),
+            Some(_) | None => assert!(line.is_empty() || line.starts_with(':'), "{line}"),
+        }
+    }
+    frame.text = text;
+    frame
+}
+
+/// The numbers of the events among the frames.
+pub fn ids(frames: &[Frame]) -> Vec<u64> {
+    frames.iter().filter_map(|frame| frame.id).collect()
+}
