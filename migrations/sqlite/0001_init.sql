@@ -1,7 +1,6 @@
--- Conventions: surrogate keys are integers; ids are 16-byte blobs and digests 32-byte blobs; wall
--- times and lease times are integer milliseconds on their own clocks (lease times are named
--- `*_lease` or documented as such); JSON is text. Every foreign key is the prefix of an index, so
--- that deleting a session scans nothing.
+-- Conventions: surrogate keys are integers; ids are 16-byte blobs and digests 32-byte blobs; times
+-- are integer milliseconds, wall time unless a comment puts them on the lease clock; JSON is text.
+-- Every foreign key is the prefix of an index, so that deleting a session scans nothing.
 
 -- One row: who this database is, and when an instance was last alive, on the lease clock of `boot_id`.
 CREATE TABLE deployment (

@@ -16,6 +16,7 @@ mod projection;
 pub mod queries;
 mod settling;
 pub mod sweep;
+mod uploads;
 mod waits;
 
 use std::collections::HashMap;
@@ -24,12 +25,10 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tapedeck_domain::executor::Contact;
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::interaction::{Answer, Interaction};
 use tapedeck_domain::owner::{Authority, Owner};
 use tapedeck_domain::resume::Resume;
-use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::{InteractionId, LeaseInstant, RunId, SessionId, TapeEntryId, TapeId, Timing};
 use tapedeck_store::Store;
@@ -39,25 +38,19 @@ pub use tapedeck_store::{
 };
 
 use commands::acquire_owner::AcquireOwner;
-use commands::append_events::{AppendEvents, Recorded};
 use commands::cancel_run::{CancelRun, CancelTarget, Cancelled};
-use commands::check_claim::CheckClaim;
 use commands::close_session::CloseSession;
 use commands::configure_session::{ConfigureSession, SettingsPatch};
 use commands::continue_queue::ContinueQueue;
 use commands::create_session::CreateSession;
 use commands::delete_session::DeleteSession;
 use commands::expire_claim::ExpireClaim;
-use commands::heartbeat::ClaimProof;
 use commands::project_tape::ProjectTape;
 use commands::prompt::{AdmitPrompt, Admitted};
-use commands::record_contact::RecordContact;
 use commands::release_owner::ReleaseOwner;
-use commands::release_run::ReleaseRun;
 use commands::renew_owner::RenewOwner;
 use commands::resolve_interaction::{QuestionTarget, ResolveInteraction};
 use commands::resume::ResumeSession;
-use commands::settle_run::SettleRun;
 pub use error::{CursorError, Error, Outcome};
 use execute::Executor;
 use feed::Feed;
@@ -338,30 +331,6 @@ impl ControlPlane {
         self.session(namespace, session_id).await
     }
 
-    /// Appends an uploaded batch.
-    pub async fn append_events(&self, mut command: AppendEvents) -> Outcome<Recorded> {
-        command.proof.session_id = self.session_of(command.proof.run_id);
-        self.inner.execute(command).await
-    }
-
-    /// Checks a claim and changes nothing, for requests whose rest is broken (api.md, Errors).
-    pub async fn check_claim(&self, mut proof: ClaimProof) -> Outcome<()> {
-        proof.session_id = self.session_of(proof.run_id);
-        self.inner.execute(CheckClaim { proof }).await
-    }
-
-    /// Completes a run.
-    pub async fn settle_run(&self, mut command: SettleRun) -> Outcome<Run> {
-        command.proof.session_id = self.session_of(command.proof.run_id);
-        self.inner.execute(command).await
-    }
-
-    /// Takes a run back from its executor.
-    pub async fn release_run(&self, mut command: ReleaseRun) -> Outcome<Run> {
-        command.proof.session_id = self.session_of(command.proof.run_id);
-        self.inner.execute(command).await
-    }
-
     /// Answers a question.
     pub async fn resolve(
         &self,
@@ -454,36 +423,6 @@ impl ControlPlane {
     /// Opens a follower.
     pub async fn follow(&self, request: FollowRequest) -> Outcome<Follower> {
         Follower::open(self.clone(), request).await
-    }
-
-    /// Records a contact, at most once in a while for each executor: a poll must not cost a write.
-    pub(crate) async fn note_contact(&self, contact: &Contact) {
-        let instance = contact.instance_id.as_deref().unwrap_or_default();
-        let id = format!("{}\0{instance}", contact.executor_id);
-        let period = self.timing().executor_stale_ms / 3;
-        let Ok(now) = self.now().await else { return };
-        {
-            let mut contacts = self.contacts.lock();
-            let recent = |last: &LeaseInstant| now.lease.since(*last) < period;
-            if contacts.get(&id).is_some_and(recent) {
-                return;
-            }
-            contacts.retain(|_, last| recent(last));
-            contacts.insert(id, now.lease);
-        }
-        if let Err(error) = self
-            .inner
-            .execute(RecordContact {
-                contact: contact.clone(),
-            })
-            .await
-        {
-            tracing::warn!(%error, executor_id = contact.executor_id, "executor.contact_failed");
-        }
-    }
-
-    fn session_of(&self, run: RunId) -> Option<SessionId> {
-        self.known_runs.lock().get(&run).copied()
     }
 
     /// Maps an absent row to an error.

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use tapedeck_domain::Rejection;
 use tapedeck_domain::interaction::{Interaction, InteractionStatus};
-use tapedeck_domain::{Rejection, RunId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
@@ -102,14 +102,5 @@ impl ControlPlane {
             changed = timeout_at(deadline, hint.changed()) => matches!(changed, Ok(Ok(()))),
             () = self.inner.lifecycle.soft().cancelled() => false,
         }
-    }
-
-    /// The session of a run, if this process has seen it.
-    pub(crate) fn remember(&self, run: RunId, session: tapedeck_domain::SessionId) {
-        let mut known = self.known_runs.lock();
-        if known.len() >= 10_000 {
-            known.clear();
-        }
-        known.insert(run, session);
     }
 }

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tapedeck_client::Secret;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::event::uploaded;
 use tapedeck_domain::limits::UPLOAD_EVENTS;
@@ -29,7 +30,8 @@ struct Open {
 /// What is not sealed yet.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    prefix: String,
+    /// The body up to its events, with the claim's token.
+    prefix: Secret,
     attempt: u32,
     /// The number of the next event of this attempt.
     next: u64,
@@ -61,10 +63,10 @@ impl Batch {
         let prefix = format!(
             "{{\"executor_id\":{},\"claim_token\":{},\"events\":",
             quoted(&held.executor_id),
-            quoted(&held.token)
+            quoted(held.token.expose())
         );
         Self {
-            prefix,
+            prefix: Secret::new(prefix),
             attempt: held.attempt,
             next: 1,
             events: Vec::new(),
@@ -147,8 +149,9 @@ impl Batch {
 
     /// The body of the request that sends sealed events: the same bytes for the same events.
     pub(crate) fn body(&self, events: &[u8]) -> Bytes {
-        let mut body = Vec::with_capacity(self.prefix.len() + events.len() + 1);
-        body.extend_from_slice(self.prefix.as_bytes());
+        let prefix = self.prefix.expose().as_bytes();
+        let mut body = Vec::with_capacity(prefix.len() + events.len() + 1);
+        body.extend_from_slice(prefix);
         body.extend_from_slice(events);
         body.push(b'}');
         body.into()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapedeck_protocol::executor::ClaimRunRequest;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,7 @@ pub struct Executor {
     workspaces: Workspaces,
 }
 
-type Runs = JoinSet<(Ended, OwnedSemaphorePermit)>;
+type Runs = JoinSet<Ended>;
 
 impl Executor {
     /// Checks the options. Nothing is started or sent before [`Self::run`].
@@ -119,7 +119,11 @@ async fn claim_runs(shared: &Arc<Shared>, runs: &mut Runs) -> ExecutorError {
         match claims.step().await {
             Step::Claimed(claim) => {
                 let shared = Arc::clone(shared);
-                runs.spawn(async move { (execute(shared, *claim).await, slot) });
+                runs.spawn(async move {
+                    let ended = execute(shared, *claim).await;
+                    drop(slot);
+                    ended
+                });
             }
             Step::Idle => {}
             Step::Away(pause) => sleep(pause).await,
@@ -164,14 +168,14 @@ async fn collect(runs: &mut Runs, drained: &mut Drained) {
     while let Some(ended) = runs.join_next().await {
         note_fault(&ended);
         match ended {
-            Ok((Ended::Settled, _)) => drained.settled += 1,
-            Ok((Ended::HandedBack, _)) => drained.handed_back += 1,
-            Ok((Ended::Lost, _)) | Err(_) => {}
+            Ok(Ended::Settled) => drained.settled += 1,
+            Ok(Ended::HandedBack) => drained.handed_back += 1,
+            Ok(Ended::Lost) | Err(_) => {}
         }
     }
 }
 
-fn note_fault(ended: &Result<(Ended, OwnedSemaphorePermit), JoinError>) {
+fn note_fault(ended: &Result<Ended, JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a run's task failed; its lease will end the run");
     }

@@ -84,7 +84,7 @@ impl Heartbeat {
     /// Plain heartbeats; returns when the claim is lost.
     async fn renew(&self) {
         let third = || self.held.lease_length() / 3;
-        let mut pauses = Pauses::up_to(Duration::from_secs(2).min(third() / 4));
+        let mut pauses = Pauses::up_to(third() / 40);
         let mut next = Instant::now() + third();
         loop {
             sleep_until(next).await;
@@ -167,7 +167,7 @@ impl Heartbeat {
     ) -> Result<HeartbeatResponse, Error> {
         let request = HeartbeatRequest {
             executor_id: Some(self.held.executor_id.clone()),
-            claim_token: Some(self.held.token.clone()),
+            claim_token: Some(self.held.token.expose().to_owned()),
             wait_seconds,
             worker_instance_id: Some(self.instance_id.clone()),
             process_id: Some(self.process_id),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tapedeck_client::Secret;
 use tapedeck_domain::RunId;
 use tapedeck_protocol::executor::ClaimResponse;
 use tokio::sync::watch;
@@ -51,7 +52,7 @@ struct Lease {
 pub(crate) struct Held {
     pub(crate) run_id: RunId,
     pub(crate) executor_id: String,
-    pub(crate) token: String,
+    pub(crate) token: Secret,
     pub(crate) attempt: u32,
     /// The server wants the run to end in good order.
     pub(crate) cancel: CancellationToken,
@@ -70,7 +71,7 @@ impl Held {
         Self {
             run_id: claim.run_id,
             executor_id: claim.executor_id.clone(),
-            token: claim.claim_token.clone(),
+            token: Secret::new(claim.claim_token.clone()),
             attempt: claim.attempt,
             cancel: CancellationToken::new(),
             kill: CancellationToken::new(),

@@ -82,7 +82,7 @@ impl RunQuestions {
         let options = serde_json::to_value(&question.options).unwrap_or(Value::Null);
         ApprovalRequest {
             executor_id: Some(self.held.executor_id.clone()),
-            claim_token: Some(self.held.token.clone()),
+            claim_token: Some(self.held.token.expose().to_owned()),
             request_id: Some(question.request_id),
             tool_name: Some(question.tool_name),
             arguments: Some(question.arguments),

@@ -125,7 +125,7 @@ impl Settler {
     async fn release(&self) -> Option<Ended> {
         let request = ReleaseRequest {
             executor_id: Some(self.held.executor_id.clone()),
-            claim_token: Some(self.held.token.clone()),
+            claim_token: Some(self.held.token.expose().to_owned()),
             ..ReleaseRequest::default()
         };
         let mut pauses = Pauses::up_to(PAUSE_LIMIT);
@@ -154,7 +154,7 @@ impl Settler {
     async fn report(&self, end: &End, count: Option<u64>) -> Reported {
         let request = CompleteRequest {
             executor_id: Some(self.held.executor_id.clone()),
-            claim_token: Some(self.held.token.clone()),
+            claim_token: Some(self.held.token.expose().to_owned()),
             status: Some(end.ending),
             result: end.result.clone(),
             error: end.error.as_deref().map(storable),

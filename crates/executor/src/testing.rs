@@ -252,9 +252,9 @@ impl FakeServer {
         let answer = match what.as_str() {
             "claim" => self.claim(&body).await,
             "heartbeat" => self.heartbeat(&body).await,
-            "events" => self.upload(body),
+            "events" => Ok(self.upload(&body)),
             "approval" => self.approval(&body).await,
-            "release" | "complete" => self.settle(&what, body),
+            "release" | "complete" => Ok(self.settle(&what, body)),
             other => panic!("no such endpoint: {other}"),
         };
         if fault == Some(Fault::LostAnswer) {
@@ -318,7 +318,7 @@ impl FakeServer {
         self.state.lock().always.contains_key("*")
     }
 
-    fn upload(&self, body: Value) -> Result<Response<Full<Bytes>>, Broken> {
+    fn upload(&self, body: &Value) -> Response<Full<Bytes>> {
         let request: UploadRequest = serde_json::from_value(body.clone()).unwrap();
         request.check().unwrap();
         let mut state = self.state.lock();
@@ -326,11 +326,11 @@ impl FakeServer {
             let id = event["event_id"].as_str().unwrap().to_owned();
             match state.events.iter().find(|(known, _)| *known == id) {
                 Some((_, known)) if known == event => {}
-                Some(_) => return Ok(refusal(ErrorCode::EventIdConflict)),
+                Some(_) => return refusal(ErrorCode::EventIdConflict),
                 None => state.events.push((id, event.clone())),
             }
         }
-        Ok(answer(&json!({"run_id": claim(1).run_id, "events": []})))
+        answer(&json!({"run_id": claim(1).run_id, "events": []}))
     }
 
     async fn approval(&self, body: &Value) -> Result<Response<Full<Bytes>>, Broken> {
@@ -354,24 +354,24 @@ impl FakeServer {
         })))
     }
 
-    fn settle(&self, what: &str, body: Value) -> Result<Response<Full<Bytes>>, Broken> {
+    fn settle(&self, what: &str, body: Value) -> Response<Full<Bytes>> {
         let mut state = self.state.lock();
         if what == "complete" {
             if let Some(count) = body["event_count"].as_u64()
                 && count != state.events.len() as u64
             {
-                return Ok(refusal(ErrorCode::EventsMissing));
+                return refusal(ErrorCode::EventsMissing);
             }
             if let Some(end) = &state.end
                 && *end != body
             {
-                return Ok(refusal(ErrorCode::RunSettled));
+                return refusal(ErrorCode::RunSettled);
             }
         }
         state.end = Some(body);
         drop(state);
         self.changed();
-        Ok(answer(&run()))
+        answer(&run())
     }
 }
 
@@ -391,6 +391,12 @@ fn run() -> Value {
         "claimed_at": null,
         "started_at": null,
         "settled_at": null,
+        "reclaimable": false,
+        "recovery_reason": null,
+        "recovered_at": null,
+        "unservable": null,
+        "admitted_seq": 1,
+        "settled_seq": 9,
         "superseded_at": null,
         "superseded_by_checkpoint_id": null,
     })

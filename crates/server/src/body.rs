@@ -7,7 +7,7 @@ use axum::body::Body as HttpBody;
 use axum::extract::{FromRequest, Request};
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -58,7 +58,10 @@ async fn collect(headers: &HeaderMap, mut body: HttpBody, limit: usize) -> Resul
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > limit) {
-        discard(body).await;
+        // A sender that asks first gets its answer instead of the permission to send.
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        }
         return Err(too_large(limit));
     }
     let deadline = Instant::now() + READ_TIME;

@@ -17,9 +17,10 @@ use crate::state::ServerState;
 /// Which hosts and origins are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostPolicy {
-    /// Only names and addresses of the loopback interface.
+    /// Only names and addresses of the loopback interface, as long as no token is asked for: a web
+    /// page can't know one.
     Loopback,
-    /// All: a credential is asked for, or the router is called in process.
+    /// All: the router is called in process.
     Any,
 }
 
@@ -29,7 +30,7 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    if server.hosts == HostPolicy::Loopback {
+    if server.hosts == HostPolicy::Loopback && server.token.is_none() {
         if !host_is_loopback(&request) {
             let detail = "without a token this server answers to loopback names only";
             return Fault::new(ErrorCode::HostForbidden, detail).into_response();

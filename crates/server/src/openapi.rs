@@ -9,7 +9,9 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use tapedeck_protocol::Problem;
 use tapedeck_protocol::problem::MEDIA_TYPE;
+use utoipa::Modify;
 use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
@@ -28,8 +30,21 @@ use crate::state::ServerState;
     ),
     servers((url = "/"), (url = "/v1")),
     components(schemas(Problem)),
+    modifiers(&Bearer),
+    security((), ("bearer" = [])),
 )]
 pub(crate) struct Frame;
+
+/// The credential, asked for where the server has one.
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", scheme);
+    }
+}
 
 /// The document as text.
 pub fn document() -> String {

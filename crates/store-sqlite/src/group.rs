@@ -68,7 +68,7 @@ impl WriteConnection {
                 answer_each(group, answers);
                 Ok(())
             }
-            Ended::RolledBack(error) if group.len() > 1 => {
+            Ended::RolledBack(error) if group.len() > 1 && !is_failed_sync(&error) => {
                 tracing::debug!(error = %error, commands = group.len(), "a group of commands is run one by one");
                 self.run_alone(group, shared).await
             }

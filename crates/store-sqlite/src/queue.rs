@@ -214,3 +214,127 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use tapedeck_store::Tx;
+    use uuid::Uuid;
+
+    use super::*;
+
+    struct Nothing;
+
+    #[async_trait]
+    impl Work for Nothing {
+        async fn run(&mut self, _tx: &mut dyn Tx) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// A command that is known again by its arrival.
+    fn command(number: i64, session: Option<u128>, weight: usize) -> Command {
+        Command {
+            work: Box::new(Nothing),
+            session: session.map(|session| SessionId::new(Uuid::from_u128(session))),
+            arrived: LeaseInstant(number),
+            weight,
+            reply: oneshot::channel().0,
+        }
+    }
+
+    fn take(queue: &Queue) -> Vec<i64> {
+        let group = queue.state().take();
+        group.into_iter().map(|command| command.arrived.0).collect()
+    }
+
+    #[test]
+    fn a_group_is_ordered_by_lane_and_bounded() {
+        let queue = Queue::new(10_000, usize::MAX);
+        queue.push(Lane::Background, command(4, None, 1)).unwrap();
+        queue.push(Lane::Append, command(3, None, 1)).unwrap();
+        queue.push(Lane::Admission, command(2, None, 1)).unwrap();
+        queue.push(Lane::Urgent, command(1, None, 1)).unwrap();
+        assert_eq!(take(&queue), [1, 2, 3, 4]);
+        for number in 0..1_000 {
+            queue.push(Lane::Append, command(number, None, 1)).unwrap();
+        }
+        assert_eq!(take(&queue), (0..512).collect::<Vec<_>>());
+        assert_eq!(queue.len(), 488);
+    }
+
+    #[test]
+    fn no_lane_starves_behind_a_busier_one() {
+        let queue = Queue::new(10_000, usize::MAX);
+        for number in 0..2_000 {
+            queue.push(Lane::Urgent, command(number, None, 1)).unwrap();
+        }
+        queue.push(Lane::Admission, command(-1, None, 1)).unwrap();
+        queue.push(Lane::Append, command(-2, None, 1)).unwrap();
+        queue.push(Lane::Background, command(-3, None, 1)).unwrap();
+        let group = take(&queue);
+        assert_eq!(group.len(), GROUP_COMMANDS);
+        assert_eq!(group[GROUP_COMMANDS - 3..], [-1, -2, -3]);
+    }
+
+    #[test]
+    fn heavy_commands_fill_a_group_by_their_bytes() {
+        let queue = Queue::new(100, usize::MAX);
+        for number in 0..10 {
+            let heavy = command(number, None, GROUP_BYTES / 4);
+            queue.push(Lane::Append, heavy).unwrap();
+        }
+        assert_eq!(take(&queue), [0, 1, 2, 3]);
+        let alone = Queue::new(100, usize::MAX);
+        for number in 0..2 {
+            let huge = command(number, None, 3 * GROUP_BYTES);
+            alone.push(Lane::Append, huge).unwrap();
+        }
+        assert_eq!(take(&alone), [0]);
+        assert_eq!(take(&alone), [1]);
+    }
+
+    #[test]
+    fn a_session_keeps_its_lane_while_its_commands_wait() {
+        let queue = Queue::new(100, usize::MAX);
+        queue.push(Lane::Append, command(1, Some(7), 1)).unwrap();
+        queue.push(Lane::Urgent, command(2, Some(7), 1)).unwrap();
+        queue.push(Lane::Urgent, command(3, Some(8), 1)).unwrap();
+        assert_eq!(take(&queue), [3, 1, 2]);
+        queue.push(Lane::Urgent, command(4, Some(7), 1)).unwrap();
+        queue.push(Lane::Append, command(5, Some(8), 1)).unwrap();
+        assert_eq!(take(&queue), [4, 5]);
+        assert!(queue.state().sessions.is_empty());
+    }
+
+    #[test]
+    fn a_queue_is_bounded_in_bytes_and_refuses_after_its_close() {
+        let queue = Queue::new(100, 10);
+        queue.push(Lane::Append, command(1, None, 50)).unwrap();
+        assert!(queue.push(Lane::Append, command(2, None, 1)).is_err());
+        queue.close("closing");
+        take(&queue);
+        let refused = queue.push(Lane::Append, command(3, None, 1));
+        assert!(matches!(
+            refused,
+            Err(StoreError::Unavailable { reason }) if reason == "closing"
+        ));
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_refused_when_the_queue_is_abandoned() {
+        let queue = Queue::new(100, usize::MAX);
+        let (reply, answer) = oneshot::channel();
+        let waiting = Command {
+            reply,
+            ..command(1, Some(1), 1)
+        };
+        queue.push(Lane::Urgent, waiting).unwrap();
+        queue.abandon("gone");
+        assert!(matches!(
+            answer.await.unwrap(),
+            Err(Failure::Store(StoreError::Unavailable { .. }))
+        ));
+        assert!(matches!(queue.next().await, Next::Closed));
+    }
+}

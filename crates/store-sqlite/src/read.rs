@@ -175,3 +175,30 @@ impl Reader for SqliteReader {
         Ok(u64::try_from(count).unwrap_or(0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Executor as _;
+    use tempfile::TempDir;
+
+    use crate::{Mode, Options, SqliteStore};
+
+    /// Fault 20: only the writer writes, so no reader's transaction can ever turn into a writing one.
+    #[tokio::test]
+    async fn readers_cannot_write() {
+        let dir = TempDir::new().unwrap();
+        let store = SqliteStore::open(Options::new(dir.path(), Mode::Server)).await;
+        let store = store.unwrap();
+        let mut conn = store.reader.connection(1).await.unwrap();
+        for statement in [
+            "DELETE FROM sessions",
+            "CREATE TABLE t (a)",
+            "UPDATE deployment SET alive_at = 0",
+        ] {
+            let refused = conn.execute(statement).await.unwrap_err();
+            assert!(refused.to_string().contains("readonly"), "{refused}");
+        }
+        drop(conn);
+        tapedeck_store::Store::close(&store).await;
+    }
+}

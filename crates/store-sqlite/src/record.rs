@@ -271,9 +271,11 @@ pub(crate) async fn page(
     let rows = match session.map(|id| blob(id.uuid())) {
         Some(session) => sqlx::query_as!(
             RunRow,
-            "SELECT r.* FROM sessions s JOIN runs r ON r.session_key = s.session_key
-             WHERE s.session_id = ? AND s.namespace = ? AND r.run_id < ?
-             ORDER BY r.run_id DESC
+            "SELECT * FROM runs
+             WHERE session_key = (
+                SELECT session_key FROM sessions WHERE session_id = ? AND namespace = ?
+             ) AND run_id < ?
+             ORDER BY run_id DESC
              LIMIT ?",
             session,
             namespace,

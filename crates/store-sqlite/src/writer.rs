@@ -18,7 +18,7 @@ use crate::queue::{Next, Queue};
 use crate::tx::Shared;
 
 /// A quiet time after which the log is copied into the database.
-const IDLE: Duration = Duration::from_millis(250);
+const IDLE: Duration = Duration::from_secs(1);
 /// A log this long is reset even under load.
 const LOG_RESET_BYTES: u64 = 32 * 1024 * 1024;
 /// A log this long means that some reader never ends.

@@ -34,7 +34,7 @@ fn talking_agent(stopped: mpsc::Sender<Instant>) -> Arc<ScriptedAgent> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_of_35_s_is_invisible_to_the_agent() {
+async fn an_outage_of_34_s_is_invisible_to_the_agent() {
     let server = FakeServer::new(LEASE);
     let agent = ScriptedAgent::new(|_, io| async move {
         for number in 0..120 {
@@ -49,7 +49,7 @@ async fn an_outage_of_35_s_is_invisible_to_the_agent() {
     // Worst case: it begins right before a heartbeat.
     sleep(Duration::from_millis(39_900)).await;
     server.fail("*", Fault::Unreachable);
-    sleep(Duration::from_secs(35)).await;
+    sleep(Duration::from_secs(34)).await;
     server.heal();
     let end = server.wait_for_end().await;
     assert_eq!(end["status"], "completed");

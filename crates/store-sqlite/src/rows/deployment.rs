@@ -75,8 +75,14 @@ impl DeploymentRows for SqliteTx<'_> {
         let (alive_at, gap) = (alive_at.0, gap_ms);
         let conn = self.write().await?;
         sqlx::query!(
+            // Two partial indexes hold every head with a lease that may live.
             "UPDATE session_heads SET owner_expires_at = owner_expires_at + ?2
-             WHERE owner_expires_at > ?1",
+             WHERE owner_expires_at > ?1 AND session_key IN (
+                SELECT session_key FROM session_heads WHERE active_run_key IS NOT NULL
+                UNION ALL
+                SELECT session_key FROM session_heads
+                WHERE active_run_key IS NULL AND owner_expires_at IS NOT NULL
+             )",
             alive_at,
             gap,
         )

@@ -280,3 +280,46 @@ pub(crate) fn question(session: &Session, run: &LiveRun, number: u128) -> Intera
         resolved_by: None,
     }
 }
+
+/// A connection of the test's own, for what no store would do.
+async fn connect(dir: &Path) -> sqlx::SqliteConnection {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.join("tapedeck.db"));
+    sqlx::ConnectOptions::connect(&options).await.unwrap()
+}
+
+/// Runs a statement past the store.
+pub(crate) async fn raw(dir: &Path, statement: &'static str) {
+    let mut conn = connect(dir).await;
+    sqlx::Executor::execute(&mut conn, statement).await.unwrap();
+    sqlx::Connection::close(conn).await.unwrap();
+}
+
+/// The steps of a statement's plan.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a plan is no statement of the store"
+)]
+pub(crate) async fn explain(dir: &Path, statement: &str) -> Vec<String> {
+    let mut conn = connect(dir).await;
+    let text = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}"));
+    let rows = sqlx::query(text).fetch_all(&mut conn).await.unwrap();
+    sqlx::Connection::close(conn).await.unwrap();
+    rows.iter()
+        .map(|row| sqlx::Row::get(row, "detail"))
+        .collect()
+}
+
+/// Each foreign key's table and column.
+#[expect(clippy::disallowed_methods, reason = "a look at the schema itself")]
+pub(crate) async fn foreign_keys(dir: &Path) -> Vec<(String, String)> {
+    let mut conn = connect(dir).await;
+    let keys = sqlx::query_as(
+        "SELECT s.name, k.\"from\" FROM sqlite_schema s, pragma_foreign_key_list(s.name) k
+         WHERE s.type = 'table'",
+    )
+    .fetch_all(&mut conn)
+    .await
+    .unwrap();
+    sqlx::Connection::close(conn).await.unwrap();
+    keys
+}

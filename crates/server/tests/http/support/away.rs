@@ -27,26 +27,26 @@ enum Fails {
 
 /// The store.
 #[derive(Debug)]
-pub struct Away(Fails);
+pub(crate) struct Away(Fails);
 
 impl Away {
-    pub fn store() -> Arc<dyn Store> {
+    pub(crate) fn store() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Busy))
     }
 
-    pub fn full() -> Arc<dyn Store> {
+    pub(crate) fn full() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Full))
     }
 
-    pub fn unknown() -> Arc<dyn Store> {
+    pub(crate) fn unknown() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Unknown))
     }
 
-    pub fn panicking() -> Arc<dyn Store> {
+    pub(crate) fn panicking() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Panics))
     }
 
-    pub fn hanging() -> Arc<dyn Store> {
+    pub(crate) fn hanging() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Hangs))
     }
 

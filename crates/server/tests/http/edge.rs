@@ -1,13 +1,11 @@
 //! What the edge refuses by itself, and how the server answers while its store is away. No request
 //! here reaches a rule.
 
-mod support;
-
+use crate::support::{Api, Away, ID};
 use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::json;
-use support::{Api, Away, ID};
 use tapedeck_server::{BearerToken, HostPolicy, Limits};
 
 fn api() -> Api {
@@ -51,15 +49,35 @@ async fn an_unsupported_method_is_405_and_says_which_are() {
 
 #[rstest]
 #[case::not_json(r#"{"title": "#, 400, "malformed_request", "")]
-#[case::trailing(r#"{} {}"#, 400, "malformed_request", "")]
+#[case::trailing("{} {}", 400, "malformed_request", "")]
 #[case::no_utf8("{\"title\": \"\u{fffd}\"", 400, "malformed_request", "")]
 #[case::unknown(r#"{"titel": "x"}"#, 422, "invalid_request", "titel")]
-#[case::unknown_inside(r#"{"run_target": {"executor": {"pol": "x"}}}"#, 422, "invalid_request", "run_target.executor.pol")]
-#[case::wrong_type(r#"{"run_target": {"executor": {"pool": 7}}}"#, 422, "invalid_request", "run_target.executor.pool")]
-#[case::wrong_word(r#"{"approval_policy": "maybe"}"#, 422, "invalid_request", "approval_policy")]
+#[case::unknown_inside(
+    r#"{"run_target": {"executor": {"pol": "x"}}}"#,
+    422,
+    "invalid_request",
+    "run_target.executor.pol"
+)]
+#[case::wrong_type(
+    r#"{"run_target": {"executor": {"pool": 7}}}"#,
+    422,
+    "invalid_request",
+    "run_target.executor.pool"
+)]
+#[case::wrong_word(
+    r#"{"approval_policy": "maybe"}"#,
+    422,
+    "invalid_request",
+    "approval_policy"
+)]
 #[case::no_object("[1]", 422, "invalid_request", "")]
 #[case::nul("{\"title\": \"a\\u0000b\"}", 422, "invalid_request", "title")]
-#[case::nul_inside("{\"metadata\": {\"a\": [\"\\u0000\"]}}", 422, "invalid_request", "metadata.a")]
+#[case::nul_inside(
+    "{\"metadata\": {\"a\": [\"\\u0000\"]}}",
+    422,
+    "invalid_request",
+    "metadata.a"
+)]
 #[case::lone_surrogate(r#"{"title": "\ud800"}"#, 422, "invalid_request", "title")]
 #[case::lone_trail(r#"{"title": "\udc00x"}"#, 422, "invalid_request", "title")]
 #[case::broken_pair(r#"{"title": "\ud800\u0041"}"#, 422, "invalid_request", "title")]
@@ -89,7 +107,12 @@ async fn json_that_is_too_deep_is_refused() {
     for levels in [127, 1_000, 100_000] {
         let answer = api().post("/sessions").text(deep(levels)).send().await;
         answer.is(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request");
-        assert!(answer.json["detail"].as_str().unwrap().contains("128 levels"));
+        assert!(
+            answer.json["detail"]
+                .as_str()
+                .unwrap()
+                .contains("128 levels")
+        );
     }
     // 100 levels get as far as the store.
     let answer = api().post("/sessions").text(deep(100)).send().await;
@@ -100,21 +123,36 @@ async fn json_that_is_too_deep_is_refused() {
 async fn a_body_of_one_byte_more_than_allowed_is_413() {
     let exactly = |bytes: usize| {
         let around = r#"{"metadata": {"a": ""}}"#.len();
-        format!(r#"{{"metadata": {{"a": "{}"}}}}"#, "x".repeat(bytes - around))
+        format!(
+            r#"{{"metadata": {{"a": "{}"}}}}"#,
+            "x".repeat(bytes - around)
+        )
     };
     let limit = 1024 * 1024;
-    let answer = api().post("/sessions").text(exactly(limit + 1)).send().await;
+    let answer = api()
+        .post("/sessions")
+        .text(exactly(limit + 1))
+        .send()
+        .await;
     answer.is(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
     assert_eq!(answer.json["limit"], limit);
     let answer = api().post("/sessions").text(exactly(limit)).send().await;
     answer.is(StatusCode::TOO_MANY_REQUESTS, "overloaded");
-    let chunked = api().post("/sessions").chunked(exactly(limit + 1)).send().await;
+    let chunked = api()
+        .post("/sessions")
+        .chunked(exactly(limit + 1))
+        .send()
+        .await;
     chunked.is(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
     // Uploads take 16 MiB.
     let upload = format!("/executor/runs/{ID}/events");
     let answer = api().post(&upload).text(exactly(limit + 1)).send().await;
     assert_ne!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
-    let answer = api().post(&upload).text(exactly(16 * limit + 1)).send().await;
+    let answer = api()
+        .post(&upload)
+        .text(exactly(16 * limit + 1))
+        .send()
+        .await;
     answer.is(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large");
 }
 
@@ -145,16 +183,32 @@ async fn a_post_without_a_body_reads_as_an_empty_object() {
 #[case("/runs/x", "malformed_request")]
 #[case("/interactions/x", "malformed_request")]
 #[case("/interactions?status=open", "malformed_request")]
-#[case("/sessions/018f0000-0000-7000-8000-000000000001/events?after=x", "cursor_malformed")]
-#[case("/sessions/018f0000-0000-7000-8000-000000000001/events?after=-1", "cursor_malformed")]
-#[case("/sessions/018f0000-0000-7000-8000-000000000001/events?after=99999999999999999999", "cursor_malformed")]
-#[case("/sessions/018f0000-0000-7000-8000-000000000001/events?run_id=x", "malformed_request")]
+#[case(
+    "/sessions/018f0000-0000-7000-8000-000000000001/events?after=x",
+    "cursor_malformed"
+)]
+#[case(
+    "/sessions/018f0000-0000-7000-8000-000000000001/events?after=-1",
+    "cursor_malformed"
+)]
+#[case(
+    "/sessions/018f0000-0000-7000-8000-000000000001/events?after=99999999999999999999",
+    "cursor_malformed"
+)]
+#[case(
+    "/sessions/018f0000-0000-7000-8000-000000000001/events?run_id=x",
+    "malformed_request"
+)]
 #[case("/sessions/%00/events", "malformed_request")]
 #[case("/sessions/%ff/events", "malformed_request")]
 #[case("/executors/%00", "malformed_request")]
 #[tokio::test]
 async fn a_bad_path_or_query_value_is_400(#[case] path: &str, #[case] code: &str) {
-    api().get(path).send().await.is(StatusCode::BAD_REQUEST, code);
+    api()
+        .get(path)
+        .send()
+        .await
+        .is(StatusCode::BAD_REQUEST, code);
 }
 
 #[rstest]
@@ -231,6 +285,9 @@ async fn without_a_token_other_hosts_and_origins_are_403(
         }
         call.send().await.is(StatusCode::FORBIDDEN, code);
     }
+    let in_process = Api::with(Away::store(), |state| state.hosts = HostPolicy::Any);
+    let call = in_process.get("/healthz").header(HOST, host);
+    assert_eq!(call.send().await.status, StatusCode::OK);
     let page = api().get("/healthz").header(ORIGIN, "http://127.0.0.1:9");
     assert_eq!(page.send().await.status, StatusCode::OK);
 }
@@ -239,20 +296,36 @@ async fn without_a_token_other_hosts_and_origins_are_403(
 async fn a_token_is_asked_for_on_every_endpoint() {
     let api = Api::with(Away::store(), |state| {
         state.token = BearerToken::new("s3cret\n");
-        state.hosts = HostPolicy::Any;
     });
-    let paths = ["/healthz", "/readyz", "/sessions", "/openapi.json", "/docs", "/nowhere", "/v1/healthz"];
+    let paths = [
+        "/healthz",
+        "/readyz",
+        "/sessions",
+        "/openapi.json",
+        "/docs",
+        "/nowhere",
+        "/v1/healthz",
+    ];
     for path in paths {
         let answer = api.get(path).send().await;
         answer.is(StatusCode::UNAUTHORIZED, "unauthorized");
         assert_eq!(answer.header(WWW_AUTHENTICATE), "Bearer");
-        for bad in ["Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret", "Bearer"] {
+        for bad in [
+            "Bearer s3cre",
+            "Bearer s3cret2",
+            "Basic s3cret",
+            "s3cret",
+            "Bearer",
+        ] {
             let answer = api.get(path).header("authorization", bad).send().await;
             answer.is(StatusCode::UNAUTHORIZED, "unauthorized");
         }
     }
     let call = api.get("/healthz").header("authorization", "bearer s3cret");
     assert_eq!(call.send().await.status, StatusCode::OK);
+    let far = api.get("/healthz").header(HOST, "tapedeck.example");
+    let far = far.header("authorization", "Bearer s3cret").send().await;
+    assert_eq!(far.status, StatusCode::OK);
     let shown = format!("{:?}", BearerToken::new("s3cret"));
     assert!(!shown.contains("s3cret"));
     assert!(BearerToken::new(" \n").is_none());
@@ -261,14 +334,27 @@ async fn a_token_is_asked_for_on_every_endpoint() {
 #[tokio::test]
 async fn an_overloaded_store_refuses_each_kind_of_request_in_its_own_way() {
     let api = api();
-    for path in ["/sessions".to_owned(), format!("/sessions/{ID}/prompt"), format!("/sessions/{ID}/resume")] {
-        let answer = api.post(&path).json(&support::prompt(&path)).send().await;
+    for path in [
+        "/sessions".to_owned(),
+        format!("/sessions/{ID}/prompt"),
+        format!("/sessions/{ID}/resume"),
+    ] {
+        let answer = api
+            .post(&path)
+            .json(&crate::support::prompt(&path))
+            .send()
+            .await;
         answer.is(StatusCode::TOO_MANY_REQUESTS, "overloaded");
         assert_eq!(answer.header(RETRY_AFTER), "1");
         assert_eq!(answer.json["retryable"], true);
     }
-    let claim = api.post("/executor/runs/claim").json(&json!({"executor_id": "x"}));
-    claim.send().await.is(StatusCode::NOT_FOUND, "no_run_available");
+    let claim = api
+        .post("/executor/runs/claim")
+        .json(&json!({"executor_id": "x"}));
+    claim
+        .send()
+        .await
+        .is(StatusCode::NOT_FOUND, "no_run_available");
     let beat = json!({"executor_id": "x", "claim_token": "1.a"});
     let path = format!("/executor/runs/{ID}/heartbeat");
     let answer = api.post(&path).json(&beat).send().await;
@@ -291,10 +377,20 @@ async fn more_requests_than_places_are_refused_in_the_same_ways() {
     });
     let create = api.post("/sessions").json(&json!({})).send().await;
     create.is(StatusCode::TOO_MANY_REQUESTS, "overloaded");
-    let claim = api.post("/executor/runs/claim").json(&json!({"executor_id": "x"}));
-    claim.send().await.is(StatusCode::NOT_FOUND, "no_run_available");
-    let upload = api.post(&format!("/executor/runs/{ID}/events")).json(&json!({}));
-    upload.send().await.is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
+    let claim = api
+        .post("/executor/runs/claim")
+        .json(&json!({"executor_id": "x"}));
+    claim
+        .send()
+        .await
+        .is(StatusCode::NOT_FOUND, "no_run_available");
+    let upload = api
+        .post(&format!("/executor/runs/{ID}/events"))
+        .json(&json!({}));
+    upload
+        .send()
+        .await
+        .is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
     let list = api.get("/sessions").send().await;
     list.is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
     // What keeps runs alive is still looked at.
@@ -319,11 +415,24 @@ async fn a_slow_answer_is_503() {
 
 #[tokio::test]
 async fn a_full_disk_and_an_unknown_outcome_are_503() {
-    let answer = Api::over(Away::full()).post("/sessions").json(&json!({})).send().await;
+    let answer = Api::over(Away::full())
+        .post("/sessions")
+        .json(&json!({}))
+        .send()
+        .await;
     answer.is(StatusCode::SERVICE_UNAVAILABLE, "storage_full");
-    let answer = Api::over(Away::unknown()).post("/sessions").json(&json!({})).send().await;
+    let answer = Api::over(Away::unknown())
+        .post("/sessions")
+        .json(&json!({}))
+        .send()
+        .await;
     answer.is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
-    assert!(answer.json["detail"].as_str().unwrap().contains("Idempotency-Key"));
+    assert!(
+        answer.json["detail"]
+            .as_str()
+            .unwrap()
+            .contains("Idempotency-Key")
+    );
 }
 
 #[tokio::test]
@@ -343,7 +452,10 @@ async fn the_document_and_its_page_are_served_without_a_network() {
             );
         }
     }
-    assert_eq!(support::dangling_references(&answer.json), Vec::<String>::new());
+    assert_eq!(
+        crate::support::dangling_references(&answer.json),
+        Vec::<String>::new()
+    );
     let page = api().get("/docs/").send().await;
     assert_eq!(page.status, StatusCode::OK);
     assert!(page.text.contains("swagger-ui"));

@@ -1,5 +1,4 @@
 //! Calls the router in memory. Shared by the tests of this crate; it knows no rule.
-#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part")]
 
 mod away;
 mod frames;
@@ -23,31 +22,31 @@ use tapedeck_server::{ServerState, router};
 use tapedeck_store::Store;
 use tower::ServiceExt;
 
-pub use away::Away;
-pub use frames::{Frame, Frames, ids};
-pub use live::{Claim, Live};
+pub(crate) use away::Away;
+pub(crate) use frames::{Frame, Frames, ids};
+pub(crate) use live::Live;
 
 /// Some identifier.
-pub const ID: &str = "018f0000-0000-7000-8000-000000000001";
+pub(crate) const ID: &str = "018f0000-0000-7000-8000-000000000001";
 
 /// A server in memory.
 #[derive(Debug, Clone)]
-pub struct Api {
-    pub control: ControlPlane,
-    pub state: ServerState,
+pub(crate) struct Api {
+    pub(crate) control: ControlPlane,
+    pub(crate) state: ServerState,
     router: Router,
 }
 
 impl Api {
-    pub fn over(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         Self::with(store, |_| {})
     }
 
-    pub fn with(store: Arc<dyn Store>, change: impl FnOnce(&mut ServerState)) -> Self {
+    pub(crate) fn with(store: Arc<dyn Store>, change: impl FnOnce(&mut ServerState)) -> Self {
         Self::timed(store, Timing::STANDARD, change)
     }
 
-    pub fn timed(
+    pub(crate) fn timed(
         store: Arc<dyn Store>,
         timing: Timing,
         change: impl FnOnce(&mut ServerState),
@@ -75,15 +74,15 @@ impl Api {
         }
     }
 
-    pub fn get(&self, path: &str) -> Call {
+    pub(crate) fn get(&self, path: &str) -> Call {
         self.call(Method::GET, path)
     }
 
-    pub fn post(&self, path: &str) -> Call {
+    pub(crate) fn post(&self, path: &str) -> Call {
         self.call(Method::POST, path)
     }
 
-    pub fn call(&self, method: Method, path: &str) -> Call {
+    pub(crate) fn call(&self, method: Method, path: &str) -> Call {
         Call {
             router: self.router.clone(),
             method,
@@ -93,14 +92,14 @@ impl Api {
         }
     }
 
-    pub async fn send(&self, method: Method, path: &str) -> Answer {
+    pub(crate) async fn send(&self, method: Method, path: &str) -> Answer {
         self.call(method, path).send().await
     }
 }
 
 /// A request being put together.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     router: Router,
     method: Method,
     path: String,
@@ -109,7 +108,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn header<N: TryInto<HeaderName, Error: std::fmt::Debug>>(
+    pub(crate) fn header<N: TryInto<HeaderName, Error: std::fmt::Debug>>(
         mut self,
         name: N,
         value: &str,
@@ -119,15 +118,15 @@ impl Call {
         self
     }
 
-    pub fn as_json(self) -> Self {
+    pub(crate) fn accepting_json(self) -> Self {
         self.header("accept", "application/json")
     }
 
-    pub fn json(self, body: &Value) -> Self {
+    pub(crate) fn json(self, body: &Value) -> Self {
         self.text(body.to_string())
     }
 
-    pub fn text(self, body: impl Into<String>) -> Self {
+    pub(crate) fn text(self, body: impl Into<String>) -> Self {
         let body = body.into();
         let length = body.len().to_string();
         self.typed(Some("application/json"), body)
@@ -135,7 +134,7 @@ impl Call {
     }
 
     /// A body whose length is not announced.
-    pub fn chunked(mut self, body: String) -> Self {
+    pub(crate) fn chunked(mut self, body: String) -> Self {
         let chunks: Vec<_> = body
             .into_bytes()
             .chunks(4096)
@@ -145,7 +144,7 @@ impl Call {
         self.header(CONTENT_TYPE, "application/json")
     }
 
-    pub fn typed(mut self, media_type: Option<&str>, body: impl Into<Body>) -> Self {
+    pub(crate) fn typed(mut self, media_type: Option<&str>, body: impl Into<Body>) -> Self {
         self.body = body.into();
         match media_type {
             Some(media_type) => self.header(CONTENT_TYPE, media_type),
@@ -154,7 +153,7 @@ impl Call {
     }
 
     /// The answer with its body still to come.
-    pub async fn open(self) -> Response {
+    pub(crate) async fn open(self) -> Response {
         let mut request = Request::new(self.body);
         *request.method_mut() = self.method;
         *request.uri_mut() = self.path.parse().unwrap();
@@ -167,7 +166,7 @@ impl Call {
         self.router.oneshot(request).await.unwrap()
     }
 
-    pub async fn send(self) -> Answer {
+    pub(crate) async fn send(self) -> Answer {
         let response = self.open().await;
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
@@ -192,22 +191,22 @@ impl IntoFuture for Call {
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub json: Value,
-    pub text: String,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) json: Value,
+    pub(crate) text: String,
 }
 
 impl Answer {
-    pub fn header<N: http::header::AsHeaderName>(&self, name: N) -> &str {
+    pub(crate) fn header<N: http::header::AsHeaderName>(&self, name: N) -> &str {
         self.headers
             .get(name)
             .map_or("", |value| value.to_str().unwrap())
     }
 
     #[track_caller]
-    pub fn is(&self, status: StatusCode, code: &str) {
+    pub(crate) fn is(&self, status: StatusCode, code: &str) {
         assert_eq!(
             (self.status, self.json["code"].as_str()),
             (status, Some(code)),
@@ -219,14 +218,14 @@ impl Answer {
     }
 
     #[track_caller]
-    pub fn ok(self) -> Value {
+    pub(crate) fn ok(self) -> Value {
         assert!(self.status.is_success(), "{} {}", self.status, self.text);
         self.json
     }
 }
 
 /// A body that the endpoint takes.
-pub fn prompt(path: &str) -> Value {
+pub(crate) fn prompt(path: &str) -> Value {
     if path.ends_with("/prompt") {
         json!({"prompt": "go"})
     } else {
@@ -235,7 +234,7 @@ pub fn prompt(path: &str) -> Value {
 }
 
 /// References of an `OpenAPI` document that lead nowhere.
-pub fn dangling_references(document: &Value) -> Vec<String> {
+pub(crate) fn dangling_references(document: &Value) -> Vec<String> {
     fn walk(value: &Value, document: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => {

@@ -10,40 +10,40 @@ use serde_json::Value;
 
 /// One frame; a comment has no fields.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Frame {
-    pub id: Option<u64>,
-    pub event: String,
-    pub data: Value,
-    pub retry: Option<u64>,
-    pub text: String,
+pub(crate) struct Frame {
+    pub(crate) id: Option<u64>,
+    pub(crate) event: String,
+    pub(crate) data: Value,
+    pub(crate) retry: Option<u64>,
+    pub(crate) text: String,
 }
 
 /// A stream being read.
-pub struct Frames {
+pub(crate) struct Frames {
     body: BodyDataStream,
     buffered: String,
-    frames: VecDeque<Frame>,
+    parsed: VecDeque<Frame>,
 }
 
 impl Frames {
     #[track_caller]
-    pub fn of(response: Response) -> Self {
+    pub(crate) fn of(response: Response) -> Self {
         assert_eq!(response.status(), StatusCode::OK);
         Self::of_body(response.into_body())
     }
 
-    pub fn of_body(body: Body) -> Self {
+    pub(crate) fn of_body(body: Body) -> Self {
         Self {
             body: body.into_data_stream(),
             buffered: String::new(),
-            frames: VecDeque::new(),
+            parsed: VecDeque::new(),
         }
     }
 
     /// The next frame; `None` at the end.
-    pub async fn next(&mut self) -> Option<Frame> {
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
-            if let Some(frame) = self.frames.pop_front() {
+            if let Some(frame) = self.parsed.pop_front() {
                 return Some(frame);
             }
             let chunk = self.body.next().await?.ok()?;
@@ -51,13 +51,13 @@ impl Frames {
             while let Some(end) = self.buffered.find("\n\n") {
                 let rest = self.buffered.split_off(end + 2);
                 let text = std::mem::replace(&mut self.buffered, rest);
-                self.frames.push_back(parse(text));
+                self.parsed.push_back(parse(text));
             }
         }
     }
 
     /// Everything up to the first frame of this kind.
-    pub async fn until(&mut self, event: &str) -> Vec<Frame> {
+    pub(crate) async fn until(&mut self, event: &str) -> Vec<Frame> {
         let mut seen = Vec::new();
         while let Some(frame) = self.next().await {
             let is_last = frame.event == event;
@@ -70,7 +70,7 @@ impl Frames {
     }
 
     /// Everything to the end.
-    pub async fn rest(mut self) -> Vec<Frame> {
+    pub(crate) async fn rest(mut self) -> Vec<Frame> {
         let mut seen = Vec::new();
         while let Some(frame) = self.next().await {
             seen.push(frame);
@@ -95,6 +95,6 @@ fn parse(text: String) -> Frame {
 }
 
 /// The numbers of the events among the frames.
-pub fn ids(frames: &[Frame]) -> Vec<u64> {
+pub(crate) fn ids(frames: &[Frame]) -> Vec<u64> {
     frames.iter().filter_map(|frame| frame.id).collect()
 }

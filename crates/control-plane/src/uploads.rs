@@ -1,0 +1,83 @@
+//! What executors write: events, completions, releases, and signs of life.
+
+use tapedeck_domain::executor::Contact;
+use tapedeck_domain::run::Run;
+use tapedeck_domain::{LeaseInstant, RunId, SessionId};
+
+use crate::ControlPlane;
+use crate::commands::append_events::{AppendEvents, Recorded};
+use crate::commands::check_claim::CheckClaim;
+use crate::commands::heartbeat::ClaimProof;
+use crate::commands::record_contact::RecordContact;
+use crate::commands::release_run::ReleaseRun;
+use crate::commands::settle_run::SettleRun;
+use crate::error::Outcome;
+
+/// Runs whose session this process remembers.
+const KNOWN_RUNS: usize = 10_000;
+
+impl ControlPlane {
+    /// Appends an uploaded batch.
+    pub async fn append_events(&self, mut command: AppendEvents) -> Outcome<Recorded> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Checks a claim and changes nothing, for requests whose rest is broken (api.md, Errors).
+    pub async fn check_claim(&self, mut proof: ClaimProof) -> Outcome<()> {
+        proof.session_id = self.session_of(proof.run_id);
+        self.inner.execute(CheckClaim { proof }).await
+    }
+
+    /// Completes a run.
+    pub async fn settle_run(&self, mut command: SettleRun) -> Outcome<Run> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Takes a run back from its executor.
+    pub async fn release_run(&self, mut command: ReleaseRun) -> Outcome<Run> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Records a contact, at most once in a while for each executor: a poll must not cost a write.
+    pub(crate) async fn note_contact(&self, contact: &Contact) {
+        let instance = contact.instance_id.as_deref().unwrap_or_default();
+        let id = format!("{}\0{instance}", contact.executor_id);
+        let period = self.timing().executor_stale_ms / 3;
+        let Ok(now) = self.now().await else { return };
+        {
+            let mut contacts = self.contacts.lock();
+            let recent = |last: &LeaseInstant| now.lease.since(*last) < period;
+            if contacts.get(&id).is_some_and(recent) {
+                return;
+            }
+            contacts.retain(|_, last| recent(last));
+            contacts.insert(id, now.lease);
+        }
+        if let Err(error) = self
+            .inner
+            .execute(RecordContact {
+                contact: contact.clone(),
+            })
+            .await
+        {
+            tracing::warn!(%error, executor_id = contact.executor_id, "executor.contact_failed");
+        }
+    }
+
+    /// The session of a run, if this process has seen it.
+    pub(crate) fn session_of(&self, run: RunId) -> Option<SessionId> {
+        self.known_runs.lock().get(&run).copied()
+    }
+
+    /// Remembers the session of a run, so that its commands keep their order.
+    pub(crate) fn remember(&self, run: RunId, session: SessionId) {
+        let mut known = self.known_runs.lock();
+        if known.len() >= KNOWN_RUNS {
+            known.clear();
+        }
+        known.insert(run, session);
+    }
+}

@@ -1,0 +1,14 @@
+//! The server's interface, through the router in memory and on a real socket.
+
+#[cfg(test)]
+mod api;
+#[cfg(test)]
+mod edge;
+#[cfg(test)]
+mod executors;
+#[cfg(test)]
+mod serve;
+#[cfg(test)]
+mod stream;
+#[cfg(test)]
+mod support;

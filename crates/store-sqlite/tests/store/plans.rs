@@ -1,0 +1,173 @@
+//! The plans of all statements that are checked at compile time: none walks a table that grows.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use tapedeck_store::Store as _;
+
+use crate::support::{Fixture, explain, foreign_keys};
+
+/// Steps that walk what is live, or one row for each executor, never history.
+const WALKS: &[&str] = &[
+    "SCAN run_heads",
+    "SCAN run_queue",
+    "SCAN executors",
+    // A page goes along the table's own key.
+    "SCAN e",
+    "SCAN session_heads USING INDEX session_heads_active",
+    "SCAN session_heads USING INDEX session_heads_idle",
+    // Results of a part of the statement itself.
+    "SCAN newest",
+    "SCAN keys",
+    "SCAN (subquery",
+    "SCAN CONSTANT ROW",
+];
+
+fn statements() -> BTreeSet<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
+    std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let data: serde_json::Value = serde_json::from_str(&text).unwrap();
+            data["query"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn no_statement_walks_a_table_that_grows() {
+    let fixture = Fixture::open().await;
+    fixture.store.close().await;
+    let statements = statements();
+    assert!(statements.len() > 60, "{}", statements.len());
+    let mut walks = Vec::new();
+    for statement in &statements {
+        if statement.trim_start().starts_with("PRAGMA") {
+            continue;
+        }
+        for step in explain(fixture.dir.path(), statement).await {
+            let live =
+                step.contains("VIRTUAL TABLE") || WALKS.iter().any(|walk| step.starts_with(walk));
+            if step.starts_with("SCAN") && !live {
+                walks.push(format!("{step}\n{statement}\n"));
+            }
+        }
+    }
+    assert!(walks.is_empty(), "{}", walks.join("\n"));
+}
+
+/// The hot statements, each with the index it must use and whether it may sort.
+#[tokio::test]
+async fn hot_statements_use_their_indexes_and_do_not_sort() {
+    let fixture = Fixture::open().await;
+    fixture.store.close().await;
+    let statements = statements();
+    let hot = [
+        (
+            "s.namespace = ? AND s.session_id < ?",
+            "sessions_by_namespace",
+            false,
+        ),
+        (
+            "FROM runs WHERE namespace = ? AND run_id < ?",
+            "runs_by_namespace",
+            false,
+        ),
+        (") AND run_id < ?", "runs_by_session", false),
+        ("AND q.label_key = k.value", "run_queue_by_pool", true),
+        ("WITH RECURSIVE keys", "run_queue_by_pool", false),
+        // These two sort what has run out, never what lives.
+        (
+            "FROM run_heads INDEXED BY run_heads_by_lease",
+            "run_heads_by_lease",
+            true,
+        ),
+        (
+            "FROM interactions INDEXED BY interactions_due",
+            "interactions_due",
+            true,
+        ),
+        ("WHERE s.session_id = ?1", "events_by_session", false),
+        ("e.session_seq > ?\n", "events_by_session", false),
+        ("e.event_id IN (SELECT value", "events_by_run", false),
+        ("AND settled_seq IS NOT NULL", "runs_settled", false),
+        (
+            "status = 'queued' ORDER BY place",
+            "run_heads_by_session",
+            false,
+        ),
+        (
+            "WHERE executor_id IN (SELECT value",
+            "run_heads_by_executor",
+            true,
+        ),
+        (
+            "owner_id = ?1 AND active_run_key IS NOT NULL",
+            "session_heads_active",
+            false,
+        ),
+        (
+            "owner_id = ? AND active_run_key IS NULL",
+            "session_heads_idle",
+            false,
+        ),
+        (
+            "superseded_by_checkpoint_id IS NULL",
+            "tape_entries_active",
+            false,
+        ),
+        (
+            "created_at < ? ORDER BY created_at",
+            "idempotency_keys_by_age",
+            false,
+        ),
+    ];
+    for (words, index, sorts) in hot {
+        let mut found: Vec<_> = statements
+            .iter()
+            .filter(|text| text.contains(words))
+            .collect();
+        assert!(!found.is_empty(), "no statement with `{words}`");
+        found.sort();
+        for statement in found {
+            let plan = explain(fixture.dir.path(), statement).await.join("\n");
+            assert!(plan.contains(index), "`{words}` must use {index}:\n{plan}");
+            assert!(
+                sorts || !plan.contains("TEMP B-TREE"),
+                "`{words}` sorts:\n{plan}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_filter_of_the_inbox_has_an_index() {
+    let fixture = Fixture::open().await;
+    fixture.store.close().await;
+    let base = "SELECT * FROM interactions WHERE interaction_id < ? AND namespace = ?";
+    for filter in [
+        "",
+        " AND status = ?",
+        " AND session_id = ?",
+        " AND run_id = ?",
+    ] {
+        let statement = format!("{base}{filter} ORDER BY interaction_id DESC LIMIT ?");
+        let plan = explain(fixture.dir.path(), &statement).await.join("\n");
+        assert!(plan.contains("SEARCH interactions"), "{plan}");
+        assert!(!plan.contains("TEMP B-TREE"), "{plan}");
+    }
+}
+
+#[tokio::test]
+async fn every_foreign_key_has_an_index() {
+    let fixture = Fixture::open().await;
+    fixture.store.close().await;
+    let keys = foreign_keys(fixture.dir.path()).await;
+    assert!(keys.len() > 15, "{keys:?}");
+    for (table, column) in keys {
+        let statement = format!("DELETE FROM {table} WHERE {column} = ?");
+        let plan = explain(fixture.dir.path(), &statement).await.join("\n");
+        assert!(plan.starts_with("SEARCH"), "{table}.{column}: {plan}");
+    }
+}
