@@ -1,12 +1,26 @@
-//! The tapedeck binary.
+//! The `tapedeck` binary: it hands the command line to its command and ends as that says.
 
+mod app;
+mod args;
+mod commands;
+mod config;
+mod context;
 mod demo_agent;
+mod exit;
+mod logs;
+mod output;
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    if std::env::args().nth(1).as_deref() == Some("demo-agent") {
-        let state_dir = std::env::var_os("TAPEDECK_DEMO_STATE").map(Into::into);
-        return demo_agent::serve_stdio(demo_agent::Options { state_dir }).await;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Started by executors between themselves and an agent; not for people.
+const GUARD: &str = "agent-guard";
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    // A guard runs beside every agent: it needs no configuration, no logs and no threads.
+    if arguments.get(1).is_some_and(|name| name == GUARD) {
+        return tapedeck_executor::guard::guard_main(arguments.drain(2..));
     }
-    anyhow::bail!("there is only `tapedeck demo-agent`")
+    app::run(arguments).into()
 }

@@ -103,6 +103,7 @@ async fn end_leftovers(folder: &Path, spools: &Path, dead: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::environment::EXECUTOR_MARK;
 
     #[tokio::test]
     async fn a_dead_ones_spool_goes_and_a_living_ones_stays() {
@@ -121,5 +122,30 @@ mod tests {
         assert!(dir.path().join("instances/living").exists());
         drop(second);
         assert!(!dir.path().join("instances/second").exists());
+    }
+
+    #[tokio::test]
+    async fn a_process_of_a_dead_executor_is_killed_at_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance_id = format!("dead-{}", std::process::id());
+        std::fs::create_dir(dir.path().join("instances")).unwrap();
+        std::fs::write(dir.path().join("instances").join(&instance_id), "").unwrap();
+        let start = |mark: &str| {
+            tokio::process::Command::new("sleep")
+                .arg("300")
+                .env(EXECUTOR_MARK, mark)
+                .kill_on_drop(true)
+                .spawn()
+                .unwrap()
+        };
+        let (left, mut other) = (start(&instance_id), start("somebody-else"));
+        let _second = Instance::enter(dir.path(), "second").await.unwrap();
+        // The sweep reaps its victim here, whose parent it happens to be.
+        assert!(
+            !Path::new("/proc")
+                .join(left.id().unwrap().to_string())
+                .exists()
+        );
+        assert_eq!(other.try_wait().unwrap(), None);
     }
 }

@@ -64,7 +64,7 @@ impl Settler {
     }
 
     /// Completes the run; `count` of its events are acknowledged. A report that the server refuses
-    /// becomes a plain failure that says so.
+    /// becomes a plain one that says so.
     pub(crate) async fn complete(&self, end: End, count: u64) -> Ended {
         let text = match self.report(&end, Some(count)).await {
             Reported::Ended(ended) => return ended,
@@ -82,7 +82,16 @@ impl Settler {
             end.ending.as_str(),
             said.unwrap_or_default()
         );
-        match self.report(&End::failed(text), None).await {
+        // What did not end well keeps its kind; what did may not be shown as if it was recorded.
+        let ending = match end.ending {
+            Ending::Completed | Ending::Failed => Ending::Failed,
+            Ending::Cancelled | Ending::Interrupted => end.ending,
+        };
+        let plain = End {
+            ending,
+            ..End::failed(text)
+        };
+        match self.report(&plain, None).await {
             Reported::Ended(ended) => ended,
             Reported::Refused(error) => {
                 tracing::error!(

@@ -17,7 +17,7 @@ use crate::options::Mode;
 const LOCAL_OWNERS: [&str; 2] = ["cli:", "acp-stdio:"];
 /// Tries to get the directory's lock, and the pause between two: another process may hold it for
 /// the moment of its own start.
-const TRIES: u32 = 40;
+pub(crate) const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// The locks that this process holds on a directory.
@@ -99,27 +99,46 @@ impl DirLock {
         })
     }
 
-    /// Gives up a shared lock and takes the directory alone, for a migration.
-    pub(crate) async fn alone(&mut self) -> Result<(), StoreError> {
-        if !self.exclusive {
-            self.change(Want::Alone).await?;
+    /// Takes the directory alone, for a migration, if nobody else has it now; otherwise this
+    /// process holds nothing, so that somebody can get it.
+    pub(crate) fn try_alone(&mut self) -> Result<bool, StoreError> {
+        if self.exclusive {
+            return Ok(true);
         }
+        self.lock.unlock().map_err(internal)?;
+        match self.lock.try_lock() {
+            Ok(()) => {
+                self.exclusive = true;
+                Ok(true)
+            }
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(internal(error)),
+        }
+    }
+
+    /// Shares the directory again, in a moment.
+    pub(crate) async fn share_later(&mut self) -> Result<(), StoreError> {
+        tokio::time::sleep(PAUSE).await;
+        self.lock = take(&self.dir, Want::Shared).await?;
         Ok(())
     }
 
     /// Shares the directory again after a migration, where the process is not a server.
     pub(crate) async fn share(&mut self) -> Result<(), StoreError> {
         if self.own.is_some() {
-            self.change(Want::Shared).await?;
+            self.lock.unlock().map_err(internal)?;
+            self.lock = take(&self.dir, Want::Shared).await?;
+            self.exclusive = false;
         }
         Ok(())
     }
 
-    async fn change(&mut self, want: Want) -> Result<(), StoreError> {
-        self.lock.unlock().map_err(internal)?;
-        self.lock = take(&self.dir, want).await?;
-        self.exclusive = want == Want::Alone;
-        Ok(())
+    /// The refusal of a migration that never got the directory alone.
+    pub(crate) fn refused_alone(&self) -> StoreError {
+        StoreError::Locked(format!(
+            "the database must be migrated, and others use it: {}",
+            names(&self.dir)
+        ))
     }
 
     /// Whether other processes may have the database open.
@@ -269,17 +288,20 @@ fn holders(dir: &Path) -> Vec<(String, String)> {
 
 fn refusal(dir: &Path, file: &mut File, want: Want) -> String {
     let at = dir.display();
-    let holders = holders(dir);
-    if want == Want::Shared || holders.is_empty() {
+    if want == Want::Shared || holders(dir).is_empty() {
         let mut pid = String::new();
         let _unread = file.rewind().and_then(|()| file.read_to_string(&mut pid));
         return format!("`{at}` is held by a server (process {})", pid.trim());
     }
-    let names: Vec<_> = holders
+    format!("`{at}` is in use by {}", names(dir))
+}
+
+fn names(dir: &Path) -> String {
+    let names: Vec<_> = holders(dir)
         .iter()
         .map(|(name, pid)| format!("`{name}` (process {})", pid.trim()))
         .collect();
-    format!("`{at}` is in use by {}", names.join(", "))
+    names.join(", ")
 }
 
 /// Removes the files of dead owners; only who holds the directory alone may do so.

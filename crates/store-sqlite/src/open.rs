@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::{from_sqlx, internal};
 use crate::group::WriteConnection;
-use crate::lock::{DirLock, canonical_dir};
+use crate::lock::{DirLock, TRIES, canonical_dir};
 use crate::options::{Durability, Options};
 use crate::queue::Queue;
 use crate::read::SqliteReader;
@@ -78,36 +78,49 @@ impl SqliteStore {
     }
 }
 
-/// Connects, and brings the schema up to date while the directory is this process's alone.
+/// Connects to a database of the present schema. It is made or migrated by whoever gets the
+/// directory alone; of several local processes that start at once the others wait for that one.
 async fn prepare(
     connect: &SqliteConnectOptions,
     lock: &mut DirLock,
 ) -> Result<SqliteConnection, StoreError> {
+    for _ in 0..TRIES {
+        if let Some(conn) = connect_if_current(connect).await? {
+            return Ok(conn);
+        }
+        if lock.try_alone()? {
+            let mut conn = connect.connect().await.map_err(from_sqlx)?;
+            MIGRATIONS.run(&mut conn).await.map_err(internal)?;
+            lock.share().await?;
+            return Ok(conn);
+        }
+        lock.share_later().await?;
+    }
+    Err(lock.refused_alone())
+}
+
+/// Connects if there is a database and it has the present schema.
+async fn connect_if_current(
+    connect: &SqliteConnectOptions,
+) -> Result<Option<SqliteConnection>, StoreError> {
+    if !connect.get_filename().exists() {
+        return Ok(None);
+    }
     let known = MIGRATIONS
         .iter()
         .map(|migration| migration.version)
         .max()
         .unwrap_or(0);
-    // The file is made by whoever migrates it, so a shared lock must be given up before.
-    if !connect.get_filename().exists() {
-        lock.alone().await?;
-    }
     let mut conn = connect.connect().await.map_err(from_sqlx)?;
-    let mut found = schema_version(&mut conn).await?;
-    if found < known {
-        conn.close().await.map_err(from_sqlx)?;
-        lock.alone().await?;
-        conn = connect.connect().await.map_err(from_sqlx)?;
-        found = schema_version(&mut conn).await?;
+    let found = schema_version(&mut conn).await?;
+    if found == known {
+        return Ok(Some(conn));
     }
+    conn.close().await.map_err(from_sqlx)?;
     if found > known {
         return Err(StoreError::SchemaTooNew { found, known });
     }
-    if found < known {
-        MIGRATIONS.run(&mut conn).await.map_err(internal)?;
-    }
-    lock.share().await?;
-    Ok(conn)
+    Ok(None)
 }
 
 #[expect(

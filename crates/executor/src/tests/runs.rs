@@ -285,6 +285,19 @@ async fn a_refused_completion_becomes_a_failure_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn events_that_stay_missing_end_the_run_visibly() {
+    let server = FakeServer::new(LEASE);
+    server.fail_next("complete", &[Fault::Refused(ErrorCode::EventsMissing); 5]);
+    let running = start(&server, talker(1));
+    let end = server.wait_for_end().await;
+    assert_eq!(end["status"], "failed");
+    assert_eq!(end["event_count"], json!(null));
+    let error = end["error"].as_str().unwrap();
+    assert!(error.contains("events_missing"), "{error}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_workspace_that_is_refused_fails_the_run_with_the_reason() {
     let server = FakeServer::new(LEASE);
     let mut claim = crate::testing::claim(1);

@@ -215,30 +215,3 @@ async fn a_follower_that_stops_reading_is_closed_and_others_are_not() {
     assert!(!text.contains("event: TurnEnd"));
     assert!(!text.contains("stream.end"));
 }
-
-fn rss() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zz_memory() {
-    let served = Served::start(Timing::STANDARD).await;
-    let session = served.live.session().await;
-    let path = format!("/sessions/{session}/events");
-    let mut streams = Vec::new();
-    for round in 0..5 {
-        let before = rss();
-        for _ in 0..1000 {
-            let mut stream = served.request(Method::GET, &path, "").await;
-            let mut buf = [0u8; 2048];
-            let mut seen = String::new();
-            while !seen.contains("stream.live") {
-                let n = stream.read(&mut buf).await.unwrap();
-                seen.push_str(std::str::from_utf8(&buf[..n]).unwrap());
-            }
-            streams.push(stream);
-        }
-        println!("round {round}: {} bytes a follower", (rss() - before) / 1000);
-    }
-}

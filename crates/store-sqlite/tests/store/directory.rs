@@ -168,3 +168,26 @@ async fn the_identity_stays_and_the_settings_are_what_durability_says() {
     assert_eq!(other.store.health().durability, "relaxed");
     other.store.close().await;
 }
+
+#[tokio::test]
+async fn local_processes_that_start_at_once_make_one_database() {
+    let dir = TempDir::new().unwrap();
+    let names = ["cli:1", "cli:2", "cli:3", "acp-stdio:4"];
+    let opening = names.map(|name| SqliteStore::open(embedded(dir.path(), name)));
+    let stores: Vec<_> = futures::future::join_all(opening)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    for (number, store) in (1..).zip(&stores) {
+        assert_eq!(store.reader().identity(), stores[0].reader().identity());
+        run(store, move |tx| {
+            Box::pin(async move { Ok(tx.insert_session(&session(number)).await?) })
+        })
+        .await
+        .unwrap();
+    }
+    for store in &stores {
+        store.close().await;
+    }
+}

@@ -1,0 +1,129 @@
+//! From the command line to the exit: reads the configuration, starts logs and runtime, runs one
+//! command and reports its error.
+
+use std::ffi::OsString;
+
+use clap::Parser as _;
+use serde_json::json;
+use tapedeck_protocol::ErrorCode;
+
+use crate::args::{Cli, Command};
+use crate::commands;
+use crate::config::Config;
+use crate::context::Context;
+use crate::exit::{self, Exit, Failed};
+use crate::logs;
+use crate::output::Printer;
+
+/// Runs the command that the arguments name.
+pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way, too. There may be nobody to read it.
+            let _unread = error.print();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Success };
+        }
+    };
+    let printer = Printer::new(cli.globals.json);
+    match start(cli, printer) {
+        Ok(exit) => exit,
+        Err(error) if exit::reader_has_gone(&error) => Exit::Success,
+        Err(error) => {
+            let exit = Exit::of_error(&error);
+            report(printer, &error, exit);
+            exit
+        }
+    }
+}
+
+fn start(cli: Cli, printer: Printer) -> anyhow::Result<Exit> {
+    // These two must work whatever the configuration says.
+    let cli = match cli {
+        Cli { command: Command::DemoAgent(args), .. } => {
+            return runtime()?.block_on(commands::demo_agent::run(args));
+        }
+        Cli { command: Command::Completions(args), .. } => {
+            return commands::completions::run(&args, printer);
+        }
+        cli => cli,
+    };
+    let config = Config::load(cli.globals.config.as_deref(), cli.flags())?;
+    logs::start(&config, cli.default_filter())?;
+    let runtime = runtime()?;
+    let exit = runtime.block_on(dispatch(cli.command, Context { config, printer }));
+    // A thread may still wait for a line from the terminal; nobody needs it.
+    runtime.shutdown_background();
+    exit
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Ok(builder.enable_all().build()?)
+}
+
+async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
+    match command {
+        Command::Demo(args) => Box::pin(commands::demo::run(args, context)).await,
+        Command::Serve(_) => Box::pin(commands::serve::run(context)).await,
+        Command::Executor(_) => Box::pin(commands::executor::run(context)).await,
+        Command::Run(args) => Box::pin(commands::run::run(args, context)).await,
+        Command::Resume(args) => Box::pin(commands::resume::run(args, context)).await,
+        Command::Attach(args) => Box::pin(commands::attach::run(args, context)).await,
+        Command::Sessions(command) => Box::pin(commands::sessions::run(command, context)).await,
+        Command::Runs(command) => Box::pin(commands::runs::run(command, context)).await,
+        Command::Approvals(command) => Box::pin(commands::approvals::run(command, context)).await,
+        Command::Executors(command) => Box::pin(commands::executors::run(command, context)).await,
+        Command::Config(command) => commands::config::run(command, &context),
+        Command::DemoAgent(args) => commands::demo_agent::run(args).await,
+        Command::Completions(args) => commands::completions::run(&args, context.printer),
+    }
+}
+
+fn report(printer: Printer, error: &anyhow::Error, exit: Exit) {
+    let problem = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<tapedeck_client::Error>()?.problem());
+    let text = match problem {
+        // The server's sentence says it all; what stands before it says what we were doing.
+        Some(problem) => {
+            let fields = problem.errors.iter();
+            let fields: Vec<_> = fields
+                .map(|field| format!("\n  `{}` {}", field.path, field.message))
+                .collect();
+            format!("{error:#}{}", fields.concat())
+        }
+        None => format!("{error:#}"),
+    };
+    if printer.is_json() {
+        printer.error_object(&json!({
+            "error": text,
+            "code": problem.map(|problem| problem.code),
+            "exit": exit.code(),
+            "problem": problem,
+        }));
+        return;
+    }
+    let is_failed = error.downcast_ref::<Failed>().is_some();
+    let hint = problem.and_then(|problem| hint(problem.code));
+    let away = (exit == Exit::Unreachable && problem.is_none() && !is_failed).then_some(
+        "is the server running? `tapedeck serve` starts one; without `--server` none is needed",
+    );
+    printer.error(text, hint.or(away));
+}
+
+/// What to do about a refusal, where it isn't plain.
+const fn hint(code: ErrorCode) -> Option<&'static str> {
+    match code {
+        ErrorCode::OwnedElsewhere => Some(
+            "another process works on the session; try again once it has ended, or share the data \
+             directory by `tapedeck serve`",
+        ),
+        ErrorCode::SessionBusy => {
+            Some("`tapedeck attach` follows the active run, `tapedeck runs cancel` ends it")
+        }
+        ErrorCode::Unauthorized => Some("give the server's token with `--token-file`"),
+        ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
+        _ => None,
+    }
+}

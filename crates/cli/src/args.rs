@@ -1,0 +1,215 @@
+//! The command line: what all commands share, and the list of commands. Each command's own
+//! arguments stand beside the command.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+use crate::config::{Given, LogFormat};
+use crate::exit;
+
+/// Durable sessions for coding agents: start one, close the laptop, go on from anywhere.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tapedeck",
+    version,
+    after_help = exit::TABLE,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    /// What all commands share.
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What all commands share.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Globals {
+    /// Talk to this server; without it to the server on the data directory, and without that to
+    /// nobody: the command then works on the data directory itself [env: `TAPEDECK_SERVER`]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
+    /// The file that holds the bearer token: what the server asks for and clients send
+    /// [env: `TAPEDECK_TOKEN_FILE`]
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Where the database lies [env: `TAPEDECK_DATA_DIR`]
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The configuration file, instead of `~/.config/tapedeck/config.toml`
+    /// [env: `TAPEDECK_CONFIG`]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print results as JSON, one object a line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Which log records go to stderr, e.g. `info` or `tapedeck_executor=debug`
+    /// [env: `TAPEDECK_LOG`]
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<String>,
+    /// How log records look [env: `TAPEDECK_LOG_FORMAT`]
+    #[arg(long, global = true, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show it all in half a minute: a run loses its executor and is resumed
+    Demo(commands::demo::Args),
+    /// Run the server
+    Serve(commands::serve::Args),
+    /// Run an executor: claim runs and drive agents through them
+    Executor(commands::executor::Args),
+    /// Start a session with a goal and follow its run
+    Run(commands::run::Args),
+    /// Go on with a session after its run ended or was interrupted
+    Resume(commands::resume::Args),
+    /// Follow a session's newest run; Ctrl-C leaves it running
+    Attach(commands::attach::Args),
+    /// Sessions and their logs
+    #[command(subcommand)]
+    Sessions(commands::sessions::Command),
+    /// Single runs
+    #[command(subcommand)]
+    Runs(commands::runs::Command),
+    /// Questions that wait for an answer
+    #[command(subcommand)]
+    Approvals(commands::approvals::Command),
+    /// Executors that the server knows
+    #[command(subcommand)]
+    Executors(commands::executors::Command),
+    /// The configuration
+    #[command(subcommand)]
+    Config(commands::config::Command),
+    /// Be an agent without a model that does what a script in the prompt says, over ACP on stdio
+    DemoAgent(commands::demo_agent::Args),
+    /// Print the completions for a shell
+    Completions(commands::completions::Args),
+}
+
+impl Cli {
+    /// The settings that the command line gives.
+    pub(crate) fn flags(&self) -> Vec<Given> {
+        let globals = &self.globals;
+        let format = globals.log_format;
+        let mut flags: Vec<Given> = [
+            Given::option("--server", "server", globals.server.as_ref()),
+            Given::option("--token-file", "token_file", globals.token_file.as_ref()),
+            Given::option("--data-dir", "data_dir", globals.data_dir.as_ref()),
+            Given::option("--log", "log.filter", globals.log.as_ref()),
+            Given::option("--log-format", "log.format", format),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        match &self.command {
+            Command::Serve(args) => flags.extend(args.flags()),
+            Command::Executor(args) => flags.extend(args.flags()),
+            Command::Run(args) => flags.extend(args.agent.flags()),
+            Command::Resume(args) => flags.extend(args.agent.flags()),
+            Command::Demo(_)
+            | Command::Attach(_)
+            | Command::Sessions(_)
+            | Command::Runs(_)
+            | Command::Approvals(_)
+            | Command::Executors(_)
+            | Command::Config(_)
+            | Command::DemoAgent(_)
+            | Command::Completions(_) => {}
+        }
+        flags
+    }
+
+    /// Which log records are written where nobody says.
+    pub(crate) const fn default_filter(&self) -> &'static str {
+        match &self.command {
+            Command::Serve(_) | Command::Executor(_) => "info",
+            Command::Demo(_)
+            | Command::Run(_)
+            | Command::Resume(_)
+            | Command::Attach(_)
+            | Command::Sessions(_)
+            | Command::Runs(_)
+            | Command::Approvals(_)
+            | Command::Executors(_)
+            | Command::Config(_)
+            | Command::DemoAgent(_)
+            | Command::Completions(_) => "error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shared_flags_stand_anywhere() {
+        for line in [
+            "tapedeck --json --server http://x sessions list",
+            "tapedeck sessions --json list --server http://x",
+        ] {
+            let cli = parse(line).unwrap();
+            assert!(cli.globals.json);
+            assert_eq!(cli.globals.server.as_deref(), Some("http://x"));
+        }
+    }
+
+    #[test]
+    fn the_flags_that_scripts_rely_on_are_there() {
+        for line in [
+            "tapedeck serve --listen 127.0.0.1:0 --data-dir d --ready-file r --token-file t",
+            "tapedeck executor --server u --token-file t --executor-id e --pool p --executor-kind k \
+             --label a=b --label c=d --workspace-root w --max-runs 2 --lease-seconds 10 \
+             --state-dir s --agent demo --agent-mode m --agent-env A --agent-env B=c",
+            "tapedeck run --goal g --workspace w --agent demo --approval-policy yolo",
+            "tapedeck resume --last --prompt p",
+            "tapedeck attach 0198c0de-0000-7000-8000-000000000000",
+            "tapedeck approvals approve 0198c0de-0000-7000-8000-000000000000 --scope session",
+            "tapedeck demo --keep --data-dir d",
+        ] {
+            let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(parse(&line).is_ok(), "{line}: {:?}", parse(&line).err());
+        }
+    }
+
+    #[test]
+    fn what_excludes_each_other_is_refused() {
+        for line in [
+            "tapedeck executor --agent a --command b",
+            "tapedeck resume --last --session 0198c0de-0000-7000-8000-000000000000",
+            "tapedeck run --workspace w --scratch --goal g",
+            "tapedeck run",
+            "tapedeck resume",
+            "tapedeck attach not-an-id",
+            "tapedeck nonsense",
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_agent_on_the_command_line_unsets_a_configured_program() {
+        let cli = parse("tapedeck executor --agent demo").unwrap();
+        let keys = format!("{:?}", cli.flags());
+        assert!(keys.contains("executor.agent") && keys.contains("executor.command"), "{keys}");
+    }
+}

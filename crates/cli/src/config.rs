@@ -1,0 +1,177 @@
+//! The configuration: defaults, then a TOML file, then `TAPEDECK_*` variables, then flags. It is the
+//! only place that reads the environment, and it remembers where every value came from; it must
+//! never act on a value.
+
+mod layers;
+mod paths;
+mod sections;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Format as _, Serialized, Toml};
+use figment::value::Value;
+use tapedeck_client::Secret;
+use tapedeck_domain::Timing;
+
+use crate::exit::Failed;
+pub(crate) use layers::{Given, SETTINGS};
+pub(crate) use paths::{absolute, expand, make_private_dir};
+pub(crate) use sections::{Durability, LogFormat, Settings};
+
+/// Names the file.
+const FILE_VARIABLE: &str = "TAPEDECK_CONFIG";
+
+/// The settings of this process and where they came from.
+#[derive(Debug)]
+pub(crate) struct Config {
+    settings: Settings,
+    figment: Figment,
+}
+
+/// One setting as `config show` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Shown {
+    /// Its name in the file.
+    pub(crate) key: &'static str,
+    /// Its value as JSON; the values of an agent's variables are left out.
+    pub(crate) value: serde_json::Value,
+    /// Where it came from.
+    pub(crate) source: String,
+    /// The variable that sets it.
+    pub(crate) variable: &'static str,
+}
+
+impl std::ops::Deref for Config {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl Config {
+    /// Puts the layers together for this process. `file` is `--config`.
+    pub(crate) fn load(file: Option<&Path>, flags: Vec<Given>) -> anyhow::Result<Self> {
+        Self::layered(file, &environment(), flags)
+    }
+
+    fn layered(
+        file: Option<&Path>,
+        environment: &[(String, String)],
+        flags: Vec<Given>,
+    ) -> anyhow::Result<Self> {
+        let named = environment
+            .iter()
+            .find(|(name, value)| name == FILE_VARIABLE && !value.is_empty())
+            .map(|(_, value)| PathBuf::from(value));
+        let mut figment = Figment::from(Serialized::defaults(Settings::defaults()?));
+        if let Some(file) = file.map(Path::to_path_buf).or(named) {
+            let file = expand(&file)?;
+            // A file that was asked for by name must be there.
+            let text = std::fs::read_to_string(&file).map_err(|error| {
+                Failed::usage(format!("the configuration `{}`: {error}", file.display()))
+            })?;
+            figment = if text.is_empty() {
+                figment
+            } else {
+                figment.merge(Toml::file_exact(file))
+            };
+        } else if let Some(file) = sections::default_file() {
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        for given in layers::of_environment(environment)?.into_iter().chain(flags) {
+            figment = figment.merge(given);
+        }
+        let settings: Settings = figment.extract()?;
+        settings.check()?;
+        Ok(Self { settings, figment })
+    }
+
+    /// All times, on this configuration's scale.
+    pub(crate) fn timings(&self) -> Timing {
+        Timing::scaled(self.settings.timing.scale)
+    }
+
+    /// Whether the value came from the command line.
+    pub(crate) fn is_from_flag(&self, key: &str) -> bool {
+        self.source(key).starts_with("--")
+    }
+
+    /// Every setting, in the order of the file's reference.
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        let shown = |setting: &layers::Setting| {
+            let value = self.figment.find_value(setting.key).ok();
+            let value = value.and_then(|value| serde_json::to_value(value).ok());
+            Shown {
+                key: setting.key,
+                value: layers::without_secrets(setting.key, value.unwrap_or_default()),
+                source: self.source(setting.key),
+                variable: setting.variable,
+            }
+        };
+        SETTINGS.iter().map(shown).collect()
+    }
+
+    fn source(&self, key: &str) -> String {
+        let tag = match self.figment.find_value(key) {
+            // A table's own tag says nothing: its newest entry's does.
+            Ok(Value::Dict(tag, entries)) => entries.values().next_back().map_or(tag, Value::tag),
+            Ok(value) => value.tag(),
+            Err(_absent) => return "default".to_owned(),
+        };
+        let Some(metadata) = self.figment.get_metadata(tag) else {
+            return "default".to_owned();
+        };
+        match &metadata.source {
+            Some(figment::Source::File(path)) => path.display().to_string(),
+            Some(_) if metadata.name.starts_with("tapedeck") => "default".to_owned(),
+            _ => match metadata.name.as_ref() {
+                name if name.starts_with("--") || name.starts_with("TAPEDECK_") => name.to_owned(),
+                _ => "default".to_owned(),
+            },
+        }
+    }
+
+    /// The bearer token, where a token file is configured.
+    pub(crate) fn token(&self) -> anyhow::Result<Option<Secret>> {
+        let Some(file) = &self.settings.token_file else {
+            return Ok(None);
+        };
+        read_token(&expand(file)?).map(Some)
+    }
+}
+
+/// Reads a token file.
+pub(crate) fn read_token(file: &Path) -> anyhow::Result<Secret> {
+    let at = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failed::usage(format!("the token file `{at}`: {error}")))?;
+    match text.trim() {
+        "" => Err(Failed::usage(format!("the token file `{at}` is empty"))),
+        token => Ok(Secret::new(token)),
+    }
+}
+
+/// Our variables in the environment.
+fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("TAPEDECK_"))
+        .collect()
+}
+
+/// The whole environment, of which agents get a part.
+pub(crate) fn inherited_environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+/// Whether colours are unwelcome.
+pub(crate) fn no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|value| value == "dumb")
+}
+
+#[cfg(test)]
+mod tests;

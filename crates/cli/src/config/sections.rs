@@ -1,0 +1,188 @@
+//! The settings themselves, one struct a section, with their defaults and their bounds.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use etcetera::BaseStrategy as _;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Failed;
+
+/// Factors outside are mistakes.
+const SCALE: std::ops::RangeInclusive<f64> = 0.001..=100.0;
+
+/// All settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// The server to talk to.
+    pub(crate) server: Option<String>,
+    /// The file that holds the bearer token, for server, executor and clients.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Where the database lies.
+    pub(crate) data_dir: PathBuf,
+    /// Logs.
+    pub(crate) log: Log,
+    /// Times.
+    pub(crate) timing: Times,
+    /// The database.
+    pub(crate) store: Store,
+    /// `tapedeck serve`.
+    pub(crate) serve: Serve,
+    /// `tapedeck executor`, and the executor inside `run` and `resume`.
+    pub(crate) executor: Executor,
+}
+
+/// Logs, which go to stderr.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Log {
+    /// Which records are written, e.g. `info` or `tapedeck_executor=debug`.
+    pub(crate) filter: Option<String>,
+    /// How they look.
+    pub(crate) format: LogFormat,
+}
+
+/// How log records look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Times.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Times {
+    /// Multiplies every lease, period and deadline of a server; for tests.
+    pub(crate) scale: f64,
+}
+
+/// The database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Store {
+    /// What a commit waits for.
+    pub(crate) durability: Durability,
+}
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    /// The disk.
+    Full,
+    /// The operating system: a power cut may lose the last commits.
+    Relaxed,
+}
+
+/// `tapedeck serve`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Serve {
+    /// Address and port.
+    pub(crate) listen: String,
+    /// Gets the base URL once the server answers.
+    pub(crate) ready_file: Option<PathBuf>,
+}
+
+/// `tapedeck executor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Executor {
+    /// Its stable name; the host's by default.
+    pub(crate) id: Option<String>,
+    /// Its pool.
+    pub(crate) pool: String,
+    /// The label that runs are matched by.
+    pub(crate) kind: String,
+    /// Further labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Local workspaces are allowed inside these directories.
+    pub(crate) workspace_roots: Vec<PathBuf>,
+    /// Spools, scratch directories and workspace locks.
+    pub(crate) state_dir: PathBuf,
+    /// Runs at a time.
+    pub(crate) max_runs: u32,
+    /// The lease of a run, in seconds.
+    pub(crate) lease_seconds: u32,
+    /// How long runs may go on after SIGTERM, in seconds.
+    pub(crate) drain_seconds: u32,
+    /// How long an agent may be silent, in seconds.
+    pub(crate) idle_timeout_seconds: u32,
+    /// An ACP agent's command, or `demo`.
+    pub(crate) agent: Option<String>,
+    /// Any program's command.
+    pub(crate) command: Option<String>,
+    /// The mode to set in the agent's sessions.
+    pub(crate) agent_mode: Option<String>,
+    /// Variables for the agent, `NAME` or `NAME=VALUE`.
+    pub(crate) agent_env: Vec<String>,
+}
+
+impl Settings {
+    /// What holds where nothing else is said.
+    pub(super) fn defaults() -> anyhow::Result<Self> {
+        let base = etcetera::choose_base_strategy().context("the home directory is unknown")?;
+        let state = base.state_dir().unwrap_or_else(|| base.data_dir());
+        Ok(Self {
+            server: None,
+            token_file: None,
+            data_dir: base.data_dir().join("tapedeck"),
+            log: Log {
+                filter: None,
+                format: LogFormat::Text,
+            },
+            timing: Times { scale: 1.0 },
+            store: Store {
+                durability: Durability::Full,
+            },
+            serve: Serve {
+                listen: "127.0.0.1:7070".to_owned(),
+                ready_file: None,
+            },
+            executor: Executor {
+                id: None,
+                pool: tapedeck_domain::session::DEFAULT_POOL.to_owned(),
+                kind: tapedeck_domain::session::DEFAULT_EXECUTOR_KIND.to_owned(),
+                labels: BTreeMap::new(),
+                workspace_roots: Vec::new(),
+                state_dir: state.join("tapedeck").join("executor"),
+                max_runs: 1,
+                lease_seconds: 60,
+                drain_seconds: 30,
+                idle_timeout_seconds: 600,
+                agent: None,
+                command: None,
+                agent_mode: None,
+                agent_env: Vec::new(),
+            },
+        })
+    }
+
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if !SCALE.contains(&self.timing.scale) {
+            return Err(Failed::usage(format!(
+                "`timing.scale` must be {} to {}",
+                SCALE.start(),
+                SCALE.end()
+            )));
+        }
+        if self.executor.agent.is_some() && self.executor.command.is_some() {
+            let text = "`executor.agent` and `executor.command` exclude each other";
+            return Err(Failed::usage(text));
+        }
+        Ok(())
+    }
+}
+
+/// The file that is read where none is named.
+pub(super) fn default_file() -> Option<PathBuf> {
+    let base = etcetera::choose_base_strategy().ok()?;
+    let file = base.config_dir().join("tapedeck").join("config.toml");
+    file.exists().then_some(file)
+}

@@ -1,0 +1,128 @@
+//! That later layers win, that sources are remembered, and that slips are refused.
+
+use super::*;
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
+fn source(config: &Config, key: &str) -> String {
+    let shown = config.shown();
+    shown.iter().find(|shown| shown.key == key).unwrap().source.clone()
+}
+
+#[test]
+fn flags_win_over_variables_over_the_file_over_defaults() {
+    let file = file(
+        "server = \"http://file\"\ndata_dir = \"/file\"\n[executor]\npool = \"file\"\nmax_runs = 3\n",
+    );
+    let variables = variables(&[
+        ("TAPEDECK_SERVER", "http://variable"),
+        ("TAPEDECK_DATA_DIR", "/variable"),
+        ("TAPEDECK_POOL", ""),
+    ]);
+    let flags = vec![Given::flag("--server", "server", "http://flag")];
+    let config = Config::layered(Some(file.path()), &variables, flags).unwrap();
+
+    assert_eq!(config.server.as_deref(), Some("http://flag"));
+    assert_eq!(config.data_dir, PathBuf::from("/variable"));
+    assert_eq!(config.executor.pool, "file");
+    assert_eq!(config.executor.max_runs, 3);
+    assert_eq!(config.executor.lease_seconds, 60);
+
+    assert_eq!(source(&config, "server"), "--server");
+    assert_eq!(source(&config, "data_dir"), "TAPEDECK_DATA_DIR");
+    assert_eq!(source(&config, "executor.pool"), file.path().display().to_string());
+    assert_eq!(source(&config, "executor.lease_seconds"), "default");
+    assert_eq!(source(&config, "executor.id"), "default");
+    assert!(config.is_from_flag("server"));
+    assert!(!config.is_from_flag("data_dir"));
+}
+
+#[test]
+fn variables_are_read_as_their_setting_says() {
+    let variables = variables(&[
+        ("TAPEDECK_TIMING_SCALE", "0.1"),
+        ("TAPEDECK_LABELS", "gpu=yes, zone=a"),
+        ("TAPEDECK_WORKSPACE_ROOTS", "/a,/b"),
+        ("TAPEDECK_EXECUTOR_ID", "7"),
+        ("TAPEDECK_LOG_FORMAT", "json"),
+        ("TAPEDECK_RUN", "not a setting"),
+    ]);
+    let empty = file("");
+    let config = Config::layered(Some(empty.path()), &variables, Vec::new()).unwrap();
+    assert!((config.timings().scale - 0.1).abs() < f64::EPSILON);
+    assert_eq!(config.executor.labels["zone"], "a");
+    assert_eq!(config.executor.workspace_roots, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert_eq!(config.executor.id.as_deref(), Some("7"));
+    assert_eq!(config.log.format, LogFormat::Json);
+    assert_eq!(source(&config, "executor.labels"), "TAPEDECK_LABELS");
+}
+
+#[test]
+fn slips_are_refused_as_usage() {
+    let refused = |text: &str, pairs: &[(&str, &str)]| {
+        let file = file(text);
+        let error = Config::layered(Some(file.path()), &variables(pairs), Vec::new()).unwrap_err();
+        assert_eq!(crate::exit::Exit::of_error(&error), crate::exit::Exit::Usage, "{error:#}");
+        format!("{error:#}")
+    };
+    assert!(refused("[serve]\nport = 1\n", &[]).contains("port"));
+    assert!(refused("[timing]\nscale = 0\n", &[]).contains("timing.scale"));
+    assert!(refused("x", &[("TAPEDECK_MAX_RUNS", "many")]).contains("TAPEDECK_MAX_RUNS"));
+    assert!(refused("[executor]\nagent = \"a\"\ncommand = \"b\"\n", &[]).contains("exclude"));
+    refused("not toml", &[]);
+    let missing = Config::layered(Some(Path::new("/nowhere.toml")), &[], Vec::new()).unwrap_err();
+    assert!(missing.to_string().contains("/nowhere.toml"), "{missing}");
+}
+
+#[test]
+fn the_file_can_be_named_by_a_variable() {
+    let file = file("server = \"http://file\"\n");
+    let named = [(FILE_VARIABLE.to_owned(), file.path().display().to_string())];
+    let config = Config::layered(None, &named, Vec::new()).unwrap();
+    assert_eq!(config.server.as_deref(), Some("http://file"));
+}
+
+#[test]
+fn every_setting_is_listed_once_and_only_settings_are() {
+    let empty = file("");
+    let config = Config::layered(Some(empty.path()), &[], Vec::new()).unwrap();
+    let all = serde_json::to_value(&*config).unwrap();
+    let mut keys = Vec::new();
+    for (name, value) in all.as_object().unwrap() {
+        match value.as_object() {
+            Some(section) => keys.extend(section.keys().map(|key| format!("{name}.{key}"))),
+            None => keys.push(name.clone()),
+        }
+    }
+    let mut listed: Vec<_> = SETTINGS.iter().map(|setting| setting.key.to_owned()).collect();
+    keys.sort();
+    listed.sort();
+    assert_eq!(keys, listed);
+}
+
+#[test]
+fn values_of_an_agents_variables_are_not_shown() {
+    let empty = file("");
+    let variables = variables(&[("TAPEDECK_AGENT_ENV", "API_KEY=secret,HOME")]);
+    let config = Config::layered(Some(empty.path()), &variables, Vec::new()).unwrap();
+    let shown = config.shown();
+    let env = shown.iter().find(|shown| shown.key == "executor.agent_env").unwrap();
+    assert_eq!(env.value, serde_json::json!(["API_KEY=…", "HOME"]));
+}
+
+#[test]
+fn a_token_file_must_hold_a_token() {
+    let token = file("  secret\n");
+    assert_eq!(read_token(token.path()).unwrap().expose(), "secret");
+    assert!(read_token(file("\n").path()).is_err());
+    assert!(read_token(Path::new("/nowhere")).is_err());
+}
