@@ -125,6 +125,7 @@ CREATE TABLE run_heads (
     instance_id TEXT,
     request_hash BLOB,
     acknowledged INTEGER,
+    replayed INTEGER,
     lease_expires_at INTEGER,
     lease_ms INTEGER,
     cancel_deadline INTEGER

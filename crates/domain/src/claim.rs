@@ -25,6 +25,8 @@ pub struct Claim {
     pub request_hash: Digest,
     /// Whether a heartbeat or an event has come since.
     pub acknowledged: bool,
+    /// Whether a replay has started the short lease once more; it does so only once (R9).
+    pub replayed: bool,
     /// When the lease ends.
     pub expires_at: LeaseInstant,
     /// How long a renewal extends it, in milliseconds on the server's scale.
@@ -182,6 +184,7 @@ pub fn take(
         instance_id: request.instance_id.clone(),
         request_hash: Digest::of_bytes(request.claim_request_id.as_bytes()),
         acknowledged: false,
+        replayed: false,
         expires_at: now
             .lease
             .plus_ms(timing.unacknowledged_lease_ms.min(request.lease_ms)),
@@ -220,7 +223,7 @@ pub fn replay(
         return Err(Rejection::ClaimLost);
     }
     let token = ClaimToken::derive(&request.claim_request_id, run.run_id, claim.attempt);
-    if !claim.acknowledged {
+    if !claim.acknowledged && !claim.replayed {
         let restarted = now
             .lease
             .plus_ms(timing.unacknowledged_lease_ms.min(claim.lease_ms));
@@ -234,6 +237,7 @@ pub fn replay(
         };
         run.state = with_claim(run.state, |claim| {
             claim.expires_at = claim.expires_at.max(expires_at);
+            claim.replayed = true;
         });
     }
     Ok((run, token))

@@ -74,6 +74,7 @@ fn claim(acknowledged: bool, expires_ms: i64) -> Claim {
         instance_id: Some("instance-1".to_owned()),
         request_hash: Digest::of_bytes(b"request-1"),
         acknowledged,
+        replayed: false,
         expires_at: at(expires_ms),
         lease_ms: 60_000,
     }

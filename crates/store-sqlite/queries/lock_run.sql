@@ -29,6 +29,7 @@ SELECT
     l.instance_id,
     l.request_hash,
     l.acknowledged,
+    l.replayed,
     l.lease_expires_at,
     l.lease_ms,
     l.cancel_deadline

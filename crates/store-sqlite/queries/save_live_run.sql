@@ -15,6 +15,7 @@ UPDATE run_heads SET
     instance_id = ?,
     request_hash = ?,
     acknowledged = ?,
+    replayed = ?,
     lease_expires_at = ?,
     lease_ms = ?,
     cancel_deadline = ?

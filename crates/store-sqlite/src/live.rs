@@ -32,6 +32,7 @@ pub(crate) struct LiveRow {
     pub(crate) instance_id: Option<String>,
     pub(crate) request_hash: Option<Vec<u8>>,
     pub(crate) acknowledged: Option<i64>,
+    pub(crate) replayed: Option<i64>,
     pub(crate) lease_expires_at: Option<i64>,
     pub(crate) lease_ms: Option<i64>,
     pub(crate) cancel_deadline: Option<i64>,
@@ -96,6 +97,7 @@ fn claim(row: &LiveRow) -> Rows<Claim> {
         instance_id: row.instance_id.clone(),
         request_hash: at.digest("request_hash", request_hash)?,
         acknowledged: at.present("acknowledged", row.acknowledged)? != 0,
+        replayed: at.present("replayed", row.replayed)? != 0,
         expires_at: LeaseInstant(expires_at),
         lease_ms: at.present("lease_ms", row.lease_ms)?,
     })
@@ -130,6 +132,7 @@ impl From<&LiveRun> for LiveRow {
             instance_id: claim.and_then(|claim| claim.instance_id.clone()),
             request_hash: claim.map(|claim| bytes(&claim.request_hash)),
             acknowledged: claim.map(|claim| claim.acknowledged.into()),
+            replayed: claim.map(|claim| claim.replayed.into()),
             lease_expires_at: claim.map(|claim| claim.expires_at.0),
             lease_ms: claim.map(|claim| claim.lease_ms),
             cancel_deadline,

@@ -37,6 +37,7 @@ fn a_claim_starts_a_new_attempt_under_the_short_lease() {
         instance_id: Some("instance-1".to_owned()),
         request_hash: Digest::of_bytes(b"request-1"),
         acknowledged: false,
+        replayed: false,
         expires_at: at(15_010),
         lease_ms: 60_000,
     };
@@ -391,4 +392,15 @@ fn only_the_token_that_settled_a_run_still_proves_it() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn a_replay_starts_the_short_lease_once_more_and_no_further() {
+    let claimed = take(live(RunStatus::Requested), &request(), after(0), &TIMING).unwrap();
+    let (run, _) = replay(claimed.run, &request(), after(10_000), &TIMING).unwrap();
+    let restarted = expires_at(&run);
+    assert_eq!(restarted, at(25_000));
+    let (run, token) = replay(run, &request(), after(20_000), &TIMING).unwrap();
+    assert_eq!(expires_at(&run), restarted);
+    assert_eq!(token, claimed.token);
 }

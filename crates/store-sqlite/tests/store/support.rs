@@ -230,6 +230,7 @@ pub(crate) fn claim(executor_id: &str, attempt: u32, expires_at: i64) -> Claim {
         instance_id: Some(format!("{executor_id}-instance")),
         request_hash: Digest::of_bytes(format!("request {executor_id} {attempt}").as_bytes()),
         acknowledged: true,
+        replayed: false,
         expires_at: LeaseInstant(expires_at),
         lease_ms: 60_000,
     }
