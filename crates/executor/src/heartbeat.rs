@@ -52,7 +52,7 @@ impl Heartbeat {
         tokio::select! {
             () = self.lapse() => {}
             () = self.renew() => {}
-            
+            () = async { self.listen().await; pending::<()>().await } => {}
         }
     }
 

@@ -200,21 +200,29 @@ impl FakeServer {
 
     /// Waits until this many requests of a kind were seen.
     pub(crate) async fn wait_for(&self, what: &str, count: usize) {
-        let mut news = self.news.subscribe();
-        while self.seen(what).len() < count {
-            news.changed().await.unwrap();
-        }
+        let enough = || (self.seen(what).len() >= count).then_some(());
+        self.wait_until(enough).await;
     }
 
     /// Waits until the run is settled or released.
     pub(crate) async fn wait_for_end(&self) -> Value {
+        self.wait_until(|| self.end()).await
+    }
+
+    async fn wait_until<T>(&self, condition: impl Fn() -> Option<T>) -> T {
         let mut news = self.news.subscribe();
-        loop {
-            if let Some(end) = self.end() {
-                return end;
+        let come = async {
+            loop {
+                if let Some(found) = condition() {
+                    return found;
+                }
+                news.changed().await.unwrap();
             }
-            news.changed().await.unwrap();
-        }
+        };
+        // An hour of the tests' own clock is over in no time.
+        tokio::time::timeout(Duration::from_hours(1), come)
+            .await
+            .expect("it did not come about")
     }
 
     fn fault(&self, what: &str) -> Option<Fault> {

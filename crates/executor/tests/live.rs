@@ -1,10 +1,6 @@
 //! Whole runs against the real server over a real store, with real agents under real guards.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "test code outside of test functions"
-)]
+#![expect(clippy::unwrap_used, reason = "test code outside of test functions")]
 
 mod support;
 

@@ -1,0 +1,20 @@
+//! The commands, one file each: its arguments and what it does with them.
+
+pub(crate) mod approvals;
+pub(crate) mod attach;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod demo;
+pub(crate) mod demo_agent;
+pub(crate) mod executor;
+pub(crate) mod executors;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod runs;
+pub(crate) mod serve;
+pub(crate) mod sessions;
+
+mod agents;
+mod following;
+mod rendering;
+mod signals;

@@ -1,0 +1,248 @@
+//! `tapedeck serve`: the server on the data directory, from the listener to the drain.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tapedeck_client::Client;
+use tapedeck_control_plane::ids::TimeOrdered;
+use tapedeck_control_plane::{ControlPlane, Lifecycle, Options};
+use tapedeck_domain::owner::Authority;
+use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState};
+use tapedeck_store::Store;
+use tapedeck_store_sqlite::{Mode, SqliteStore};
+use tokio::net::TcpListener;
+
+use crate::commands::signals::Signals;
+use crate::config::{self, Config, Given};
+use crate::context::{Context, ServerFile, open_store, write_whole};
+use crate::exit::{Exit, Failed};
+
+/// Events and bytes of each followed session that are kept in memory.
+const RING: (usize, usize) = (4_096, 8 << 20);
+/// For tasks that outlive the connections; the drain as a whole takes at most 25 s.
+const FINISH: Duration = Duration::from_secs(4);
+
+/// Run the server on the data directory.
+///
+/// Without `--token-file` only loopback addresses are served. SIGTERM ends streams and held polls,
+/// lets requests finish and exits within 25 s; a second signal exits at once.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Address and port; port 0 takes any free one [default: 127.0.0.1:7070]
+    /// [env: `TAPEDECK_LISTEN`]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Write the base URL into this file once the server answers [env: `TAPEDECK_READY_FILE`]
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+}
+
+impl Args {
+    /// The settings that the command line gives.
+    pub(crate) fn flags(&self) -> Vec<Given> {
+        [
+            Given::option("--listen", "serve.listen", self.listen.as_ref()),
+            Given::option("--ready-file", "serve.ready_file", self.ready_file.as_ref()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+/// Serves until a signal comes.
+pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
+    let config = &context.config;
+    let mut signals = Signals::listen()?;
+    let token = config.token()?;
+    let ready_file = config.serve.ready_file.as_deref().map(config::expand).transpose()?;
+    if let Some(stale) = &ready_file {
+        let _gone = std::fs::remove_file(stale);
+    }
+    let listener = bind(&config.serve.listen, token.is_some()).await?;
+    let url = base_url(listener.local_addr()?);
+    let (store, dir) = open_store(config, Mode::Server).await?;
+    let store = Arc::new(store);
+    let lifecycle = Lifecycle::new();
+    let control = control_plane(config, &store, &lifecycle);
+    control.start().await?;
+    let state = ServerState {
+        token: token.as_ref().and_then(|token| BearerToken::new(token.expose())),
+        hosts: if token.is_some() { HostPolicy::Any } else { HostPolicy::Loopback },
+        limits: Limits::STANDARD,
+        ..ServerState::local(control.clone(), env!("CARGO_PKG_VERSION"))
+    };
+    let serving = lifecycle.spawn(tapedeck_server::serve(listener, state, lifecycle.clone()));
+    // The answer shows that clients will get one, too.
+    Client::http(&url, token.as_ref())?.ready().await.context("the server does not answer")?;
+    let file = server_file(config, &control, &url).await?;
+    file.write(&dir)?;
+    if let Some(path) = &ready_file {
+        write_whole(path, &format!("{url}\n"))?;
+    }
+    tracing::info!(url, data_dir = %dir.display(), "serve.ready");
+    if context.printer.is_json() {
+        context.printer.object(&file)?;
+    }
+    let exit = until_the_end(&mut signals, &store, serving, &lifecycle).await?;
+    file.remove(&dir);
+    tracing::info!("serve.ended");
+    Ok(exit)
+}
+
+fn control_plane(
+    config: &Config,
+    store: &Arc<SqliteStore>,
+    lifecycle: &Lifecycle,
+) -> ControlPlane {
+    let timing = config.timings();
+    let deployment = store.reader().identity().deployment_id;
+    ControlPlane::new(Options {
+        store: Arc::clone(store) as Arc<dyn Store>,
+        authority: Authority {
+            owner_id: format!("server:{deployment}"),
+            epoch: None,
+            lease_ms: timing.owner_lease_ms,
+        },
+        timing,
+        ids: Arc::new(TimeOrdered),
+        lifecycle: lifecycle.clone(),
+        ring_events: RING.0,
+        ring_bytes: RING.1,
+        shared_store: false,
+    })
+}
+
+async fn server_file(
+    config: &Config,
+    control: &ControlPlane,
+    url: &str,
+) -> anyhow::Result<ServerFile> {
+    let token_file = config.token_file.as_deref().map(config::absolute).transpose()?;
+    Ok(ServerFile {
+        url: url.to_owned(),
+        pid: std::process::id(),
+        started_at: control.now().await?.wall,
+        token_file,
+    })
+}
+
+/// Binds the address; without a token only one of the loopback interface.
+async fn bind(listen: &str, has_token: bool) -> anyhow::Result<TcpListener> {
+    let found = tokio::net::lookup_host(listen).await;
+    let found: Vec<SocketAddr> = found
+        .map_err(|error| Failed::usage(format!("`{listen}` is no address to listen on: {error}")))?
+        .collect();
+    if !has_token && !found.iter().all(|address| address.ip().to_canonical().is_loopback()) {
+        return Err(Failed::usage(format!(
+            "`{listen}` can be reached from other machines; that needs `--token-file`"
+        )));
+    }
+    TcpListener::bind(found.as_slice())
+        .await
+        .with_context(|| format!("can't listen on `{listen}`"))
+}
+
+/// Where this machine's clients find a listener.
+fn base_url(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    format!("http://{address}")
+}
+
+/// Waits for a signal, for the listener's end or for a disk that failed, then drains.
+async fn until_the_end(
+    signals: &mut Signals,
+    store: &SqliteStore,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    lifecycle: &Lifecycle,
+) -> anyhow::Result<Exit> {
+    let mut serving = serving;
+    let mut outcome = Ok(Exit::Success);
+    let mut has_ended = false;
+    tokio::select! {
+        asked = signals.next() => tracing::info!(?asked, "serve.draining"),
+        () = store.fatal() => {
+            outcome = Err(Failed::new(Exit::Internal, "the disk failed; start again to recover"));
+        }
+        ended = &mut serving => {
+            has_ended = true;
+            outcome = Err(match ended {
+                Ok(Ok(())) => Failed::new(Exit::Internal, "the listener ended by itself"),
+                Ok(Err(error)) => anyhow::Error::from(error).context("the listener failed"),
+                Err(error) => anyhow::Error::from(error).context("the listener failed"),
+            });
+        }
+    }
+    lifecycle.drain();
+    let drained = async {
+        if !has_ended
+            && let Err(error) = (&mut serving).await
+        {
+            tracing::error!(%error, "serve.failed");
+        }
+        lifecycle.finish(FINISH).await;
+        store.close().await;
+    };
+    tokio::select! {
+        () = drained => {}
+        asked = signals.next() => {
+            tracing::warn!(?asked, "serve.aborted");
+            lifecycle.abort();
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[tokio::test]
+    async fn only_a_token_opens_the_server_to_other_machines() {
+        for listen in ["127.0.0.1:0", "localhost:0", "[::1]:0"] {
+            let bound = bind(listen, false).await;
+            assert!(bound.is_ok() || listen.starts_with('['), "{listen}");
+        }
+        for listen in ["0.0.0.0:0", "[::]:0"] {
+            let error = bind(listen, false).await.unwrap_err();
+            assert!(error.to_string().contains("--token-file"), "{error}");
+            assert_eq!(Exit::of_error(&error), Exit::Usage);
+        }
+        assert!(bind("0.0.0.0:0", true).await.is_ok());
+        assert_eq!(Exit::of_error(&bind("nonsense", true).await.unwrap_err()), Exit::Usage);
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_a_conflict() {
+        let first = bind("127.0.0.1:0", false).await.unwrap();
+        let taken = first.local_addr().unwrap().to_string();
+        let error = bind(&taken, false).await.unwrap_err();
+        assert_eq!(Exit::of_error(&error), Exit::Conflict);
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_found_on_loopback() {
+        assert_eq!(base_url(([0, 0, 0, 0], 7).into()), "http://127.0.0.1:7");
+        assert_eq!(base_url("[::]:7".parse().unwrap()), "http://[::1]:7");
+        assert_eq!(base_url(([10, 0, 0, 1], 7).into()), "http://10.0.0.1:7");
+    }
+
+    #[test]
+    fn a_ready_file_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path: &Path = &dir.path().join("ready");
+        write_whole(path, "http://a\n").unwrap();
+        write_whole(path, "http://b\n").unwrap();
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "http://b\n");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! What a command works with: the configuration, the printer, and a client of the server, or of the
+//! control plane inside this process where there is no server (rules R8). Commands can't tell which.
+
+mod embedded;
+mod server_file;
+
+use tapedeck_client::Client;
+use tapedeck_domain::SessionId;
+
+use crate::config::{self, Config};
+use crate::output::Printer;
+pub(crate) use embedded::{Embedded, open_store};
+pub(crate) use server_file::{ServerFile, write_whole};
+
+/// What a command works with.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// All settings.
+    pub(crate) config: Config,
+    /// Prints.
+    pub(crate) printer: Printer,
+}
+
+/// A client, and what is behind it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Speaks to the control plane.
+    pub(crate) client: Client,
+    /// The control plane, if it is in this process.
+    pub(crate) embedded: Option<Embedded>,
+}
+
+/// A server, and how to prove to it who we are.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Its address.
+    pub(crate) url: String,
+    /// The credential.
+    pub(crate) token: Option<tapedeck_client::Secret>,
+}
+
+impl Server {
+    /// A client with connections of its own.
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::http(&self.url, self.token.as_ref())?)
+    }
+}
+
+impl Context {
+    /// The server to talk to: the configured one, or the one that holds the data directory.
+    pub(crate) async fn server(&self) -> anyhow::Result<Option<Server>> {
+        if let Some(url) = &self.config.server {
+            return Ok(Some(Server {
+                url: url.clone(),
+                token: self.config.token()?,
+            }));
+        }
+        let dir = config::expand(&self.config.data_dir)?;
+        let Some(file) = ServerFile::of_live_server(&dir).await? else {
+            return Ok(None);
+        };
+        // The server's own token file serves, for whoever may read it.
+        let token = match (self.config.token()?, &file.token_file) {
+            (None, Some(path)) => config::read_token(path).ok(),
+            (token, _) => token,
+        };
+        Ok(Some(Server {
+            url: file.url,
+            token,
+        }))
+    }
+
+    /// A client of the server, or of a control plane that now starts in this process.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
+        if let Some(server) = self.server().await? {
+            return Ok(Connection {
+                client: server.client()?,
+                embedded: None,
+            });
+        }
+        let embedded = Embedded::open(&self.config).await?;
+        Ok(Connection {
+            client: embedded.client()?,
+            embedded: Some(embedded),
+        })
+    }
+}
+
+impl Connection {
+    /// Remembers that this process may have come to own a session.
+    pub(crate) fn touch(&self, session: SessionId) {
+        if let Some(embedded) = &self.embedded {
+            embedded.touch(session);
+        }
+    }
+
+    /// Gives up what this process owns.
+    pub(crate) async fn close(self) {
+        if let Some(embedded) = self.embedded {
+            embedded.close().await;
+        }
+    }
+}

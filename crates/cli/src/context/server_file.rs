@@ -1,0 +1,166 @@
+//! `server.json` in a data directory: how programs on this machine find the server that holds it
+//! (rules R8). The directory's lock says whether the file is true; the file alone never does.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use tapedeck_domain::Timestamp;
+
+use crate::exit::{Exit, Failed};
+
+const NAME: &str = "server.json";
+/// The store's lock of a directory; a server holds it alone and writes its process id into it.
+const LOCK: &str = "lock";
+/// A server holds the lock for a moment before it has an address.
+const TRIES: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a server says of itself to programs on its machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServerFile {
+    /// Its address.
+    pub(crate) url: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// When it started.
+    pub(crate) started_at: Timestamp,
+    /// Where its token is, if it asks for one.
+    #[serde(default)]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+impl ServerFile {
+    /// Writes the file, for its owner's eyes only.
+    pub(crate) fn write(&self, dir: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        write_whole(&dir.join(NAME), &format!("{text}\n"))
+    }
+
+    /// Removes the file if it is still this process's.
+    pub(crate) fn remove(&self, dir: &Path) {
+        if Self::read(dir).is_some_and(|found| found.pid == self.pid) {
+            let _gone = std::fs::remove_file(dir.join(NAME));
+        }
+    }
+
+    fn read(dir: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(dir.join(NAME)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// The file of the server that holds the directory now, if one does.
+    pub(crate) async fn of_live_server(dir: &Path) -> anyhow::Result<Option<Self>> {
+        for _ in 0..TRIES {
+            let Some(holder) = holder(&dir.join(LOCK))? else {
+                return Ok(None);
+            };
+            if let Some(file) = Self::read(dir)
+                && holder.trim() == file.pid.to_string()
+            {
+                return Ok(Some(file));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let holder = holder(&dir.join(LOCK))?.unwrap_or_default();
+        Err(Failed::new(
+            Exit::Conflict,
+            format!(
+                "`{}` is held by process {} which gave no address",
+                dir.display(),
+                holder.trim()
+            ),
+        ))
+    }
+}
+
+/// What stands in a lock file that somebody holds alone.
+fn holder(lock: &Path) -> anyhow::Result<Option<String>> {
+    let at = || format!("`{}`", lock.display());
+    let file = match File::open(lock) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(at),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(None),
+        Err(TryLockError::WouldBlock) => Ok(Some(std::fs::read_to_string(lock).with_context(at)?)),
+        Err(TryLockError::Error(error)) => Err(error).with_context(at),
+    }
+}
+
+/// Replaces a file as a whole: a reader finds the old or the new one, never a part.
+pub(crate) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let draft = path.with_extension(format!("{}.draft", std::process::id()));
+    let write = || {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&draft)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, path)
+    };
+    write().with_context(|| format!("`{}` can't be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn server() -> ServerFile {
+        ServerFile {
+            url: "http://127.0.0.1:1".to_owned(),
+            pid: std::process::id(),
+            started_at: Timestamp(0),
+            token_file: None,
+        }
+    }
+
+    fn lock(dir: &Path) -> File {
+        let lock = File::create(dir.join(LOCK)).unwrap();
+        lock.try_lock().unwrap();
+        write!(&lock, "{}", std::process::id()).unwrap();
+        lock
+    }
+
+    #[tokio::test]
+    async fn only_the_file_of_the_locks_holder_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), None);
+        server().write(dir).unwrap();
+        assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), None);
+        let lock = lock(dir);
+        assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), Some(server()));
+        drop(lock);
+        assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_of_an_earlier_server_is_not_the_holders() {
+        let dir = tempfile::tempdir().unwrap();
+        let _lock = lock(dir.path());
+        ServerFile { pid: 1, ..server() }.write(dir.path()).unwrap();
+        let error = ServerFile::of_live_server(dir.path()).await.unwrap_err();
+        assert_eq!(Exit::of_error(&error), Exit::Conflict);
+        assert!(error.to_string().contains(&std::process::id().to_string()));
+    }
+
+    #[test]
+    fn the_file_is_private_and_removed_by_its_writer_only() {
+        let dir = tempfile::tempdir().unwrap();
+        server().write(dir.path()).unwrap();
+        let path = dir.path().join(NAME);
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        ServerFile { pid: 1, ..server() }.remove(dir.path());
+        assert!(path.exists());
+        server().remove(dir.path());
+        assert!(!path.exists());
+    }
+}
