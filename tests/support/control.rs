@@ -108,7 +108,11 @@ impl TestControl {
     }
 
     pub async fn session_with(&self, settings: SessionSettings) -> SessionId {
-        let view = self.control.create_session(NAMESPACE, settings, None).await.unwrap();
+        let view = self
+            .control
+            .create_session(NAMESPACE, settings, None)
+            .await
+            .unwrap();
         view.session.session_id
     }
 
@@ -121,7 +125,9 @@ impl TestControl {
     }
 
     pub async fn try_prompt(&self, session: SessionId, on_active: OnActive) -> Outcome<Admitted> {
-        self.control.prompt(self.prompt_command(session, "do it", on_active, None)).await
+        self.control
+            .prompt(self.prompt_command(session, "do it", on_active, None))
+            .await
     }
 
     pub fn prompt_command(
@@ -153,7 +159,10 @@ impl TestControl {
     }
 
     pub async fn resume(&self, session: SessionId) -> Outcome<Admitted> {
-        let request = ResumeRequest { reason: "user_resume".to_owned(), ..ResumeRequest::default() };
+        let request = ResumeRequest {
+            reason: "user_resume".to_owned(),
+            ..ResumeRequest::default()
+        };
         self.control.resume(NAMESPACE, session, request).await
     }
 
@@ -190,7 +199,10 @@ impl TestControl {
     }
 
     pub async fn beat(&self, claim: &Claim) -> Outcome<Beat> {
-        let beat = Heartbeat { proof: claim.proof.clone(), lease_ms: None };
+        let beat = Heartbeat {
+            proof: claim.proof.clone(),
+            lease_ms: None,
+        };
         self.control.heartbeat(beat, Duration::ZERO).await
     }
 
@@ -199,15 +211,31 @@ impl TestControl {
             .iter()
             .enumerate()
             .map(|(index, (id, data))| {
-                Uploaded::check(index, (*id).to_owned(), "StreamDelta".to_owned(), data, None).unwrap()
+                Uploaded::check(
+                    index,
+                    (*id).to_owned(),
+                    "StreamDelta".to_owned(),
+                    data,
+                    None,
+                )
+                .unwrap()
             })
             .collect();
-        self.control.append_events(AppendEvents { proof: claim.proof.clone(), batch }).await
+        self.control
+            .append_events(AppendEvents {
+                proof: claim.proof.clone(),
+                batch,
+            })
+            .await
     }
 
     /// Uploads one text delta.
     pub async fn say(&self, claim: &Claim, id: &str, text: &str) -> Outcome<Recorded> {
-        self.upload(claim, &[(id, json!({"content": text, "role": "assistant"}))]).await
+        self.upload(
+            claim,
+            &[(id, json!({"content": text, "role": "assistant"}))],
+        )
+        .await
     }
 
     pub async fn settle(&self, claim: &Claim, ending: Ending) -> Outcome<Run> {
@@ -221,14 +249,40 @@ impl TestControl {
         self.settle_with(claim, end, None).await
     }
 
-    pub async fn settle_with(&self, claim: &Claim, end: RunEnd, event_count: Option<u64>) -> Outcome<Run> {
-        let command = SettleRun { proof: claim.proof.clone(), end, event_count, agent_state: None };
+    pub async fn settle_with(
+        &self,
+        claim: &Claim,
+        end: RunEnd,
+        event_count: Option<u64>,
+    ) -> Outcome<Run> {
+        let command = SettleRun {
+            proof: claim.proof.clone(),
+            end,
+            event_count,
+            agent_state: None,
+        };
         self.control.settle_run(command).await
     }
 
-    pub async fn settle_with_state(&self, claim: &Claim, ending: Ending, agent_state: Option<Value>) -> Run {
-        let end = RunEnd { ending, result: None, error: None, recovery_reason: None, body_digest: None };
-        let command = SettleRun { proof: claim.proof.clone(), end, event_count: None, agent_state };
+    pub async fn settle_with_state(
+        &self,
+        claim: &Claim,
+        ending: Ending,
+        agent_state: Option<Value>,
+    ) -> Run {
+        let end = RunEnd {
+            ending,
+            result: None,
+            error: None,
+            recovery_reason: None,
+            body_digest: None,
+        };
+        let command = SettleRun {
+            proof: claim.proof.clone(),
+            end,
+            event_count: None,
+            agent_state,
+        };
         self.control.settle_run(command).await.unwrap()
     }
 
@@ -240,8 +294,15 @@ impl TestControl {
         self.ask_for(claim, request_id, "shell").await
     }
 
-    pub async fn ask_for(&self, claim: &Claim, request_id: &str, tool: &str) -> Outcome<Interaction> {
-        self.control.ask(self.ask_command(claim, request_id, tool), Duration::ZERO).await
+    pub async fn ask_for(
+        &self,
+        claim: &Claim,
+        request_id: &str,
+        tool: &str,
+    ) -> Outcome<Interaction> {
+        self.control
+            .ask(self.ask_command(claim, request_id, tool), Duration::ZERO)
+            .await
     }
 
     pub fn ask_command(&self, claim: &Claim, request_id: &str, tool: &str) -> Ask {
@@ -261,12 +322,25 @@ impl TestControl {
     }
 
     pub async fn answer(&self, interaction: InteractionId, approved: bool) -> Outcome<Interaction> {
-        self.answer_in_scope(interaction, approved, Scope::Once).await
+        self.answer_in_scope(interaction, approved, Scope::Once)
+            .await
     }
 
-    pub async fn answer_in_scope(&self, interaction: InteractionId, approved: bool, scope: Scope) -> Outcome<Interaction> {
-        let answer = Answer { approved, scope, feedback: None, response: None };
-        self.control.resolve(NAMESPACE, interaction, answer, "client:test").await
+    pub async fn answer_in_scope(
+        &self,
+        interaction: InteractionId,
+        approved: bool,
+        scope: Scope,
+    ) -> Outcome<Interaction> {
+        let answer = Answer {
+            approved,
+            scope,
+            feedback: None,
+            response: None,
+        };
+        self.control
+            .resolve(NAMESPACE, interaction, answer, "client:test")
+            .await
     }
 
     /// The whole log of a session.
@@ -274,7 +348,14 @@ impl TestControl {
         let mut log: Vec<EventRecord> = Vec::new();
         loop {
             let after = log.last().map_or(0, |event| event.session_seq);
-            let filter = EventFilter { session_id, after, limit: 500, run_id: None, kinds: Vec::new() };
+            let filter = EventFilter {
+                session_id,
+                after,
+                limit: 500,
+                max_bytes: 1 << 20,
+                run_id: None,
+                kinds: Vec::new(),
+            };
             let page = self.control.events(NAMESPACE, filter).await.unwrap();
             if page.events.is_empty() {
                 return log;
@@ -285,7 +366,11 @@ impl TestControl {
 
     /// The kinds of a session's log, in order.
     pub async fn kinds(&self, session: SessionId) -> Vec<String> {
-        self.log(session).await.into_iter().map(|event| event.kind).collect()
+        self.log(session)
+            .await
+            .into_iter()
+            .map(|event| event.kind)
+            .collect()
     }
 
     /// Follows a run from its first event to its end; gives the numbers seen.

@@ -16,5 +16,6 @@ pub(crate) mod sessions;
 
 mod agents;
 mod following;
+mod local;
 mod rendering;
 mod signals;

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
-use comfy_table::{Cell, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
 use tapedeck_domain::Timestamp;
 
@@ -101,9 +101,12 @@ impl Printer {
         if self.is_terminal {
             let mut table = Table::new();
             table
-                .load_preset(presets::NOTHING)
+                .load_style(presets::NOTHING)
                 .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_header(head.iter().map(|name| Cell::new(self.paint(Tone::Quiet, name))));
+                .set_header(head.iter().map(|name| {
+                    let cell = Cell::new(name);
+                    if self.color_out { cell.add_attribute(Attribute::Dim) } else { cell }
+                }));
             for row in rows {
                 table.add_row(row);
             }

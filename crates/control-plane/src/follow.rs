@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::interaction::{Interaction, InteractionStatus};
-use tapedeck_domain::limits::EVENT_PAGE_MAX;
+use tapedeck_domain::limits::{EVENT_PAGE_MAX, FOLLOW_PAGE_BYTES};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{RunId, SessionId};
 use tapedeck_store::read::InteractionFilter;
@@ -249,14 +249,14 @@ impl Follower {
     }
 
     /// Reads after the cursor, from the hot tail if it continues the cursor exactly, else from the
-    /// store. `head_seq` was read before, so a short page proves that the cursor has reached it.
+    /// store. `head_seq` was read before, so a slice without a bound proves that the cursor has
+    /// reached it.
     async fn read(&mut self, head_seq: u64) -> Outcome<Vec<Arc<SharedEvent>>> {
         if self.cursor >= head_seq {
             return Ok(Vec::new());
         }
         let limit = EVENT_PAGE_MAX;
-        let page = limit as usize;
-        if let Some(tail) = self.feed.tail(self.cursor, page) {
+        if let Some(tail) = self.feed.tail(self.cursor, limit as usize) {
             if let Some(last) = tail.last() {
                 self.cursor = last.record.session_seq;
             }
@@ -266,14 +266,19 @@ impl Follower {
             session_id: self.request.session_id,
             after: self.cursor,
             limit,
+            max_bytes: FOLLOW_PAGE_BYTES,
             run_id: self.request.run_id,
             kinds: self.kinds_in_store(),
         };
-        let rows = self.control.inner.store.reader().events(&filter).await?;
-        let full = rows.len() >= page;
-        let last = rows.last().map_or(self.cursor, |row| row.session_seq);
-        self.cursor = if full { last } else { last.max(head_seq) };
-        let rows = rows.into_iter().map(SharedEvent::new).collect();
+        let slice = self.control.inner.store.reader().events(&filter).await?;
+        let last = slice.events.last();
+        let last = last.map_or(self.cursor, |row| row.session_seq);
+        self.cursor = if slice.bounded {
+            last
+        } else {
+            last.max(head_seq)
+        };
+        let rows = slice.events.into_iter().map(SharedEvent::new).collect();
         Ok(self.select(rows))
     }
 

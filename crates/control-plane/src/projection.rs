@@ -1,7 +1,7 @@
 //! Moves the tape along the log in bounded steps (rules R19).
 
 use tapedeck_domain::id::TapeEntryId;
-use tapedeck_domain::limits::PROJECTION_STEP;
+use tapedeck_domain::limits::{EVENT_PAGE_BYTES, PROJECTION_STEP};
 use tapedeck_domain::owner::SessionHead;
 use tapedeck_domain::tape::{EntryKind, NewEntry, RESUME_BOUNDARY, TapeState, project};
 use tapedeck_store::StoreError;
@@ -29,9 +29,8 @@ pub(crate) async fn step_at_settle(
     let head = &locked.head;
     let mut state = context.tx.tape_state(head.session_key).await?;
     let behind = head.head_seq.saturating_sub(state.tape_seq);
-    if behind <= u64::from(PROJECTION_STEP) {
-        advance(context, head, &mut state).await?;
-    } else {
+    let near = behind <= u64::from(PROJECTION_STEP);
+    if !near || !advance(context, head, &mut state).await? {
         let behind = (locked.session.namespace.clone(), locked.session.session_id);
         context.effects().project.push(behind);
     }
@@ -45,7 +44,12 @@ async fn advance(
 ) -> Result<bool, StoreError> {
     let events = context
         .tx
-        .events_after(head.session_key, state.tape_seq, PROJECTION_STEP)
+        .events_after(
+            head.session_key,
+            state.tape_seq,
+            PROJECTION_STEP,
+            EVENT_PAGE_BYTES,
+        )
         .await?;
     let entries = project(state, &events);
     write(context, head, state, entries).await?;

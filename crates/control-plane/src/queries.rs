@@ -77,7 +77,7 @@ impl ControlPlane {
             }
             .into());
         }
-        let events = self.inner.store.reader().events(&filter).await?;
+        let events = self.inner.store.reader().events(&filter).await?.events;
         let next_cursor = events
             .last()
             .map_or(filter.after, |event| event.session_seq);

@@ -44,23 +44,19 @@ impl ControlPlane {
         let this = self.clone();
         self.inner.lifecycle.spawn(async move {
             let executor_id = claim.contact.executor_id.clone();
-            let outcome = this.inner.execute(claim).await;
-            if let Ok(claimed) = &outcome {
+            let outcome = this.inner.execute(claim).await.map(|claimed| {
                 this.remember(claimed.run.run_id, claimed.session.session_id);
-            }
-            if let Err(Ok(claimed)) = answer.send(outcome) {
-                let proof = ClaimProof {
-                    run_id: claimed.run.run_id,
-                    session_id: Some(claimed.session.session_id),
+                Handover {
+                    control: this.clone(),
                     executor_id,
-                    token: claimed.token,
-                };
-                if let Err(error) = this.inner.execute(ReleaseRun { proof }).await {
-                    tracing::warn!(%error, "claim.release_failed");
+                    claimed: Some(claimed),
                 }
-            }
+            });
+            // Whoever drops it, sent or not, gives the claim back.
+            drop(answer.send(outcome));
         });
-        taken.await.unwrap_or(Err(Error::Draining))
+        let mut handover = taken.await.unwrap_or(Err(Error::Draining))?;
+        handover.claimed.take().ok_or(Error::Draining)
     }
 
     /// Extends a claim's lease; with `wait`, answers early when a cancel or an answer arrives.
@@ -102,5 +98,37 @@ impl ControlPlane {
             changed = timeout_at(deadline, hint.changed()) => matches!(changed, Ok(Ok(()))),
             () = self.inner.lifecycle.soft().cancelled() => false,
         }
+    }
+}
+
+/// A claim on its way to the request that asked for it. If nobody takes it, it is released at once
+/// (rules R18).
+struct Handover {
+    control: ControlPlane,
+    executor_id: String,
+    claimed: Option<ClaimedRun>,
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        let Some(claimed) = self.claimed.take() else {
+            return;
+        };
+        if tokio::runtime::Handle::try_current().is_err() {
+            // The process is ending; the short lease brings the run back.
+            return;
+        }
+        let proof = ClaimProof {
+            run_id: claimed.run.run_id,
+            session_id: Some(claimed.session.session_id),
+            executor_id: std::mem::take(&mut self.executor_id),
+            token: claimed.token,
+        };
+        let control = self.control.clone();
+        self.control.lifecycle().spawn(async move {
+            if let Err(error) = control.inner.execute(ReleaseRun { proof }).await {
+                tracing::warn!(%error, "claim.release_failed");
+            }
+        });
     }
 }

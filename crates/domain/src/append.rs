@@ -58,6 +58,9 @@ impl Uploaded {
                 format!("must have 1 to {} characters", limits::EVENT_KIND_CHARS),
             ));
         }
+        if kind.chars().any(char::is_control) {
+            return Err(at("event", "must not hold control characters".to_owned()));
+        }
         for (field, text) in [("event_id", &event_id), ("event", &kind)] {
             storable_text(text).map_err(|why| at(field, why.to_string()))?;
         }

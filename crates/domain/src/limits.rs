@@ -26,6 +26,10 @@ pub const PAGE_MAX: u32 = 200;
 pub const PAGE_DEFAULT: u32 = 50;
 /// A page of events, at most (stores §4: readers' transactions stay short).
 pub const EVENT_PAGE_MAX: u32 = 500;
+/// Payload bytes of a page of events, at most; one event more may pass it.
+pub const EVENT_PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Payload bytes that a follower holds at once: what a reader that stops costs (fault 23).
+pub const FOLLOW_PAGE_BYTES: usize = 256 * 1024;
 /// Events folded into the tape in one transaction (rules R19).
 pub const PROJECTION_STEP: u32 = 500;
 /// Tape entries that a resume context carries.

@@ -33,7 +33,7 @@ pub struct Resume {
 }
 
 /// What the session's past offers, loaded under the head's lock.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ResumeMaterial {
     /// The newest settled run.
     pub previous: Option<Run>,
@@ -77,9 +77,7 @@ pub fn resume(
     };
     let from_event = session.summary.resume_from_event_id.clone();
     let raw_prompt = request.text.unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
-    let entries: Vec<_> = material.tail.iter().map(TapeEntry::clipped).collect();
-    let tail = bounded_tail(&entries);
-    let plan = last_plan(&entries);
+    let past = Past::of(&material.tail);
 
     let mut metadata = request.metadata;
     let facts = json!({
@@ -90,28 +88,18 @@ pub fn resume(
         "resume_context_injected": true,
         "resume_context_strategy": "tape_tail",
         "tape_entry_count": material.tape_entry_count,
-        "resume_tape_tail_entry_count": tail.len(),
-        "resume_plan_note_included": plan.is_some(),
+        "resume_tape_tail_entry_count": past.tail().len(),
+        "resume_plan_note_included": past.plan().is_some(),
         "resume_boundary_anchor_id": request.anchor_id,
         "resume_boundary_anchor_type": tape::RESUME_BOUNDARY,
     });
     if let Value::Object(facts) = facts {
         metadata.extend(facts.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    let composed = compose(&previous, tail, plan, &raw_prompt);
-    let context = json!({
-        "previous_run_id": previous.run_id,
-        "previous_status": previous.status,
-        "previous_error": previous.error.as_deref().map(tape::clip),
-        "resume_from_event_id": from_event,
-        "resume_reason": request.reason,
-        "raw_prompt": raw_prompt,
-        "composed_prompt": composed,
-        "tape_tail": tail.iter().map(TapeEntry::shown).collect::<Vec<_>>(),
-        "plan": plan,
-        "boundary_anchor_id": request.anchor_id,
-        "agent_state": material.agent_state,
-    });
+    let mut context = past.context(&previous, &raw_prompt, material.agent_state.as_ref());
+    context["resume_from_event_id"] = json!(from_event);
+    context["resume_reason"] = json!(request.reason);
+    context["boundary_anchor_id"] = json!(request.anchor_id);
     let live = new_live_run(session, request.run_id, 0, false, now);
     activate(&mut session.summary, &live);
     session.summary.queue_held = false;
@@ -136,6 +124,52 @@ pub fn resume(
         event: Draft::server(EventKind::RunRequested, payload),
         anchor: json!({"run_id": request.run_id, "previous_run_id": previous.run_id, "reason": request.reason}),
     })
+}
+
+/// The context of a prompt in a session that has settled runs: the conversation goes on, so the
+/// agent gets its own state back or, where it can't restore it, the note (ADR 12).
+pub fn follow_up(material: &ResumeMaterial, run: &Run) -> Option<Value> {
+    let previous = material.previous.as_ref()?;
+    let earlier = material
+        .tail
+        .iter()
+        .filter(|entry| entry.run_id != Some(run.run_id));
+    let past = Past::of(earlier);
+    Some(past.context(previous, &run.prompt, material.agent_state.as_ref()))
+}
+
+/// What of the tape goes into a context.
+struct Past {
+    entries: Vec<TapeEntry>,
+}
+
+impl Past {
+    fn of<'a>(entries: impl IntoIterator<Item = &'a TapeEntry>) -> Self {
+        let entries = entries.into_iter().map(TapeEntry::clipped).collect();
+        Self { entries }
+    }
+
+    fn tail(&self) -> &[TapeEntry] {
+        bounded_tail(&self.entries)
+    }
+
+    fn plan(&self) -> Option<&Value> {
+        last_plan(&self.entries)
+    }
+
+    fn context(&self, previous: &Run, prompt: &str, agent_state: Option<&Value>) -> Value {
+        let (tail, plan) = (self.tail(), self.plan());
+        json!({
+            "previous_run_id": previous.run_id,
+            "previous_status": previous.status,
+            "previous_error": previous.error.as_deref().map(tape::clip),
+            "raw_prompt": prompt,
+            "composed_prompt": compose(previous, tail, plan, prompt),
+            "tape_tail": tail.iter().map(TapeEntry::shown).collect::<Vec<_>>(),
+            "plan": plan,
+            "agent_state": agent_state,
+        })
+    }
 }
 
 /// The newest entries that fit [`limits::RESUME_TAIL_ENTRIES`] and [`limits::RESUME_TAIL_BYTES`].

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqlitePool};
-use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::{InteractionId, Now, RunId, SessionId};
 use tapedeck_store::read::{EventFilter, Identity, InteractionFilter};
-use tapedeck_store::{Page, PageRequest, Reader, SessionView, StoreError};
+use tapedeck_store::{EventSlice, Page, PageRequest, Reader, SessionView, StoreError};
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -124,7 +123,7 @@ impl Reader for SqliteReader {
         at.maybe_number("head_seq", head_seq)
     }
 
-    async fn events(&self, filter: &EventFilter) -> Result<Vec<EventRecord>, StoreError> {
+    async fn events(&self, filter: &EventFilter) -> Result<EventSlice, StoreError> {
         events::filtered(&mut *self.connection(1).await?, filter).await
     }
 

@@ -9,5 +9,5 @@ pub mod tx;
 
 pub use error::{Failure, StoreError, Target};
 pub use page::{Page, PageRequest};
-pub use read::{EventFilter, Reader, SessionView};
+pub use read::{EventFilter, EventSlice, Reader, SessionView};
 pub use tx::{Lane, Store, StoreHealth, Tx, Work};

@@ -31,10 +31,21 @@ pub struct EventFilter {
     pub after: u64,
     /// At most this many rows.
     pub limit: u32,
+    /// No further row once their payloads have this many bytes.
+    pub max_bytes: usize,
     /// Only those of this run.
     pub run_id: Option<RunId>,
     /// Only these kinds; empty is all.
     pub kinds: Vec<String>,
+}
+
+/// Events in order, as far as the filter's bounds reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventSlice {
+    /// The events.
+    pub events: Vec<EventRecord>,
+    /// Whether a bound ended the slice, so that more may follow; else it reaches the head.
+    pub bounded: bool,
 }
 
 /// Which interactions.
@@ -89,7 +100,7 @@ pub trait Reader: Send + Sync {
     /// The number of the newest event; `None` where there is no such session.
     async fn head_seq(&self, session: SessionId) -> Result<Option<u64>, StoreError>;
     /// Events in order.
-    async fn events(&self, filter: &EventFilter) -> Result<Vec<EventRecord>, StoreError>;
+    async fn events(&self, filter: &EventFilter) -> Result<EventSlice, StoreError>;
     /// One interaction.
     async fn interaction(
         &self,

@@ -58,7 +58,11 @@ impl AgentArgs {
         }
         let mode = self.agent_mode.as_ref();
         flags.extend(Given::option("--agent-mode", "executor.agent_mode", mode));
-        flags.extend(Given::list("--agent-env", "executor.agent_env", &self.agent_env));
+        flags.extend(Given::list(
+            "--agent-env",
+            "executor.agent_env",
+            &self.agent_env,
+        ));
         flags
     }
 
@@ -150,7 +154,9 @@ fn demo_command(program: &Path, state_dir: &Path) -> anyhow::Result<String> {
         program.to_str().context("this binary's path is no text")?,
         "demo-agent",
         "--state-dir",
-        memory.to_str().context("the state directory's path is no text")?,
+        memory
+            .to_str()
+            .context("the state directory's path is no text")?,
     ];
     Ok(shell_words::join(words))
 }

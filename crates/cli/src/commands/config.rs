@@ -28,9 +28,18 @@ pub(crate) fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
     };
     let rows: Vec<Vec<String>> = shown
         .into_iter()
-        .map(|row| vec![row.key.to_owned(), text(&row.value), row.source, row.variable.to_owned()])
+        .map(|row| {
+            vec![
+                row.key.to_owned(),
+                text(&row.value),
+                row.source,
+                row.variable.to_owned(),
+            ]
+        })
         .collect();
     let head = ["SETTING", "VALUE", "FROM", "VARIABLE"];
-    context.printer.table(&head, &rows, "there are no settings")?;
+    context
+        .printer
+        .table(&head, &rows, "there are no settings")?;
     Ok(Exit::Success)
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use std::sync::Arc;
 use tapedeck_client::Client;
 use tapedeck_executor::backend::Backend;
 use tapedeck_executor::{Backends, Executor, Options, Shutdown};
 use tapedeck_protocol::executor::ClaimResponse;
-use std::sync::Arc;
 
 use crate::commands::agents::{Agent, AgentArgs};
 use crate::commands::signals::Signals;
@@ -69,12 +69,24 @@ impl Args {
         let mut flags: Vec<Given> = [
             Given::option("--executor-id", "executor.id", self.executor_id.as_ref()),
             Given::option("--pool", "executor.pool", self.pool.as_ref()),
-            Given::option("--executor-kind", "executor.kind", self.executor_kind.as_ref()),
+            Given::option(
+                "--executor-kind",
+                "executor.kind",
+                self.executor_kind.as_ref(),
+            ),
             Given::option("--label", "executor.labels", labels),
             Given::list("--workspace-root", "executor.workspace_roots", roots),
             Given::option("--max-runs", "executor.max_runs", self.max_runs),
-            Given::option("--lease-seconds", "executor.lease_seconds", self.lease_seconds),
-            Given::option("--drain-seconds", "executor.drain_seconds", self.drain_seconds),
+            Given::option(
+                "--lease-seconds",
+                "executor.lease_seconds",
+                self.lease_seconds,
+            ),
+            Given::option(
+                "--drain-seconds",
+                "executor.drain_seconds",
+                self.drain_seconds,
+            ),
             Given::option(
                 "--idle-timeout-seconds",
                 "executor.idle_timeout_seconds",

@@ -58,7 +58,12 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen()?;
     let token = config.token()?;
-    let ready_file = config.serve.ready_file.as_deref().map(config::expand).transpose()?;
+    let ready_file = config
+        .serve
+        .ready_file
+        .as_deref()
+        .map(config::expand)
+        .transpose()?;
     if let Some(stale) = &ready_file {
         let _gone = std::fs::remove_file(stale);
     }
@@ -70,14 +75,23 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let control = control_plane(config, &store, &lifecycle);
     control.start().await?;
     let state = ServerState {
-        token: token.as_ref().and_then(|token| BearerToken::new(token.expose())),
-        hosts: if token.is_some() { HostPolicy::Any } else { HostPolicy::Loopback },
+        token: token
+            .as_ref()
+            .and_then(|token| BearerToken::new(token.expose())),
+        hosts: if token.is_some() {
+            HostPolicy::Any
+        } else {
+            HostPolicy::Loopback
+        },
         limits: Limits::STANDARD,
         ..ServerState::local(control.clone(), env!("CARGO_PKG_VERSION"))
     };
     let serving = lifecycle.spawn(tapedeck_server::serve(listener, state, lifecycle.clone()));
     // The answer shows that clients will get one, too.
-    Client::http(&url, token.as_ref())?.ready().await.context("the server does not answer")?;
+    Client::http(&url, token.as_ref())?
+        .ready()
+        .await
+        .context("the server does not answer")?;
     let file = server_file(config, &control, &url).await?;
     file.write(&dir)?;
     if let Some(path) = &ready_file {
@@ -93,11 +107,7 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-fn control_plane(
-    config: &Config,
-    store: &Arc<SqliteStore>,
-    lifecycle: &Lifecycle,
-) -> ControlPlane {
+fn control_plane(config: &Config, store: &Arc<SqliteStore>, lifecycle: &Lifecycle) -> ControlPlane {
     let timing = config.timings();
     let deployment = store.reader().identity().deployment_id;
     ControlPlane::new(Options {
@@ -121,7 +131,11 @@ async fn server_file(
     control: &ControlPlane,
     url: &str,
 ) -> anyhow::Result<ServerFile> {
-    let token_file = config.token_file.as_deref().map(config::absolute).transpose()?;
+    let token_file = config
+        .token_file
+        .as_deref()
+        .map(config::absolute)
+        .transpose()?;
     Ok(ServerFile {
         url: url.to_owned(),
         pid: std::process::id(),
@@ -136,7 +150,11 @@ async fn bind(listen: &str, has_token: bool) -> anyhow::Result<TcpListener> {
     let found: Vec<SocketAddr> = found
         .map_err(|error| Failed::usage(format!("`{listen}` is no address to listen on: {error}")))?
         .collect();
-    if !has_token && !found.iter().all(|address| address.ip().to_canonical().is_loopback()) {
+    if !has_token
+        && !found
+            .iter()
+            .all(|address| address.ip().to_canonical().is_loopback())
+    {
         return Err(Failed::usage(format!(
             "`{listen}` can be reached from other machines; that needs `--token-file`"
         )));
@@ -183,9 +201,7 @@ async fn until_the_end(
     }
     lifecycle.drain();
     let drained = async {
-        if !has_ended
-            && let Err(error) = (&mut serving).await
-        {
+        if !has_ended && let Err(error) = (&mut serving).await {
             tracing::error!(%error, "serve.failed");
         }
         lifecycle.finish(FINISH).await;
@@ -218,7 +234,10 @@ mod tests {
             assert_eq!(Exit::of_error(&error), Exit::Usage);
         }
         assert!(bind("0.0.0.0:0", true).await.is_ok());
-        assert_eq!(Exit::of_error(&bind("nonsense", true).await.unwrap_err()), Exit::Usage);
+        assert_eq!(
+            Exit::of_error(&bind("nonsense", true).await.unwrap_err()),
+            Exit::Usage
+        );
     }
 
     #[tokio::test]

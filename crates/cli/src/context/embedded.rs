@@ -13,7 +13,6 @@ use tapedeck_domain::SessionId;
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::session::DEFAULT_NAMESPACE;
 use tapedeck_server::ServerState;
-use tapedeck_store::Store;
 use tapedeck_store_sqlite::{self as sqlite, SqliteStore};
 
 use crate::config::{self, Config, Durability};

@@ -5,12 +5,14 @@ use serde_json::Value;
 use tapedeck_domain::claim::{self, ClaimRequest, ClaimToken};
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Contact;
+use tapedeck_domain::resume::follow_up;
 use tapedeck_domain::run::{LiveRun, Run};
 use tapedeck_domain::session::Session;
 use tapedeck_domain::{Rejection, RunId, SessionId, Timestamp};
 use tapedeck_store::rows::{Candidate, ClaimFilter, LockedSession};
 use tapedeck_store::{Failure, Lane};
 
+use crate::commands::resume::resume_material;
 use crate::context::Context;
 use crate::execute::Command;
 
@@ -98,7 +100,9 @@ impl ClaimRun {
         let Some(live) = locked.live else {
             return Err(Rejection::NoRunAvailable.into());
         };
-        if !context.tx.dequeue(live.key).await? {
+        let claimed = claim::take(live, &self.request, context.now, context.timing)?;
+        let run = claimed.run;
+        if !context.tx.dequeue(run.key).await? {
             return Err(Rejection::NoRunAvailable.into());
         }
         let mut session = context
@@ -106,8 +110,6 @@ impl ClaimRun {
             .lock_session_by_key(locked.head.session_key)
             .await?;
         session.head = locked.head;
-        let claimed = claim::take(live, &self.request, context.now, context.timing)?;
-        let run = claimed.run;
         context.tx.save_live_run(&run).await?;
         if let Some(claim) = run.state.claim() {
             context
@@ -159,7 +161,12 @@ async fn answer(
     token: ClaimToken,
 ) -> Result<ClaimedRun, Failure> {
     let run = context.tx.run(live.key).await?;
-    let resume_context = context.tx.resume_context(live.key).await?;
+    let resume_context = match context.tx.resume_context(live.key).await? {
+        Some(resumed) => Some(resumed),
+        None => resume_material(context, &session)
+            .await?
+            .and_then(|past| follow_up(&past, &run)),
+    };
     let expires_at = live
         .state
         .claim()

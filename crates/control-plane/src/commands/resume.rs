@@ -7,6 +7,7 @@ use tapedeck_domain::SessionId;
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::limits::RESUME_TAIL_ENTRIES;
 use tapedeck_domain::resume::{Resume, ResumeMaterial, resume};
+use tapedeck_store::rows::LockedSession;
 use tapedeck_store::{Failure, Lane};
 
 use crate::commands::prompt::Admitted;
@@ -57,20 +58,7 @@ impl Command for ResumeSession {
             .own_session(&self.namespace, self.session_id)
             .await?;
         let key = locked.head.session_key;
-        // A few events may have come since the caller caught the tape up.
-        projection::step(context, &locked.head).await?;
-        let previous = context.tx.latest_settled_run(key).await?;
-        let agent_state = match &previous {
-            Some(run) => context.tx.agent_state(run.key).await?,
-            None => None,
-        };
-        let tail_length = u32::try_from(RESUME_TAIL_ENTRIES).unwrap_or(u32::MAX);
-        let material = ResumeMaterial {
-            previous,
-            tail: context.tx.tape_tail(key, tail_length).await?,
-            tape_entry_count: context.tx.tape_state(key).await?.position,
-            agent_state,
-        };
+        let material = resume_material(context, &locked).await?.unwrap_or_default();
         let admitted_seq = locked.head.head_seq + 1;
         let resumed = resume(
             &mut locked.session,
@@ -99,4 +87,27 @@ impl Command for ResumeSession {
             session_seq: admitted_seq,
         })
     }
+}
+
+/// What a locked session's past offers to its next run; `None` where no run has settled.
+pub(crate) async fn resume_material(
+    context: &mut Context<'_>,
+    locked: &LockedSession,
+) -> Result<Option<ResumeMaterial>, Failure> {
+    let key = locked.head.session_key;
+    if locked.session.summary.resume_from_event_id.is_none() {
+        return Ok(None);
+    }
+    let Some(previous) = context.tx.latest_settled_run(key).await? else {
+        return Ok(None);
+    };
+    // A few events may have come since the tape was caught up.
+    projection::step(context, &locked.head).await?;
+    let tail_length = u32::try_from(RESUME_TAIL_ENTRIES).unwrap_or(u32::MAX);
+    Ok(Some(ResumeMaterial {
+        agent_state: context.tx.agent_state(previous.key).await?,
+        previous: Some(previous),
+        tail: context.tx.tape_tail(key, tail_length).await?,
+        tape_entry_count: context.tx.tape_state(key).await?.position,
+    }))
 }

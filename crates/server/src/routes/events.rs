@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use tapedeck_control_plane::{EventFilter, FollowRequest, Start};
+use tapedeck_domain::limits;
 use tapedeck_domain::{RunId, SessionId};
 use tapedeck_protocol::event::{After, EventPage, EventResponse, EventSelection, EventsQuery};
 
@@ -104,6 +105,7 @@ async fn page(
         session_id,
         after,
         limit: selection.limit,
+        max_bytes: limits::EVENT_PAGE_BYTES,
         run_id: selection.run_id,
         kinds: selection.kinds,
     };

@@ -154,7 +154,7 @@ async fn a_prompt_is_admitted_refused_queued_or_put_first() {
     assert_eq!(cancelled.json["status"], "cancelling");
     let claim = live.claim().await;
     assert_eq!(json!(claim.run_id), queued["run_id"]);
-    assert_eq!(claim.answer["prompt"], "two");
+    assert_eq!(claim.answer["resume_context"]["raw_prompt"], "two");
     let run = live
         .get(&format!("/runs/{}", active.as_str().unwrap()))
         .await

@@ -2,6 +2,8 @@
 //! of statements in a group, not their size (stores §4).
 
 use async_trait::async_trait;
+use futures::TryStreamExt as _;
+use futures::stream::BoxStream;
 use serde_json::json;
 use sqlx::SqliteConnection;
 use tapedeck_domain::append::Known;
@@ -9,8 +11,8 @@ use tapedeck_domain::digest::hex;
 use tapedeck_domain::event::{EventRecord, NewEvent};
 use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::{JsonText, Timestamp};
-use tapedeck_store::EventFilter;
 use tapedeck_store::rows::{EventRows, Rows};
+use tapedeck_store::{EventFilter, EventSlice};
 
 use crate::encode::{At, blob, integer};
 use crate::error::{expect_rows, from_sqlx};
@@ -60,7 +62,7 @@ impl TryFrom<EventRow> for Known {
 pub(crate) async fn filtered(
     conn: &mut SqliteConnection,
     filter: &EventFilter,
-) -> Rows<Vec<EventRecord>> {
+) -> Rows<EventSlice> {
     let session = blob(filter.session_id.uuid());
     let run = filter.run_id.map(|id| blob(id.uuid()));
     let after = integer(filter.after);
@@ -76,17 +78,30 @@ pub(crate) async fn filtered(
         kinds,
         filter.limit,
     )
-    .fetch_all(conn)
-    .await
-    .map_err(from_sqlx)?;
-    records(rows)
+    .fetch(conn);
+    slice(rows, filter.limit, filter.max_bytes).await
 }
 
-/// Rows as readers see them.
-fn records(rows: Vec<EventRow>) -> Rows<Vec<EventRecord>> {
-    rows.into_iter()
-        .map(|row| Known::try_from(row).map(|known| known.record))
-        .collect()
+/// Takes rows until a bound ends them: payloads are large, so a page is bounded by bytes, too.
+async fn slice(
+    mut rows: BoxStream<'_, sqlx::Result<EventRow>>,
+    limit: u32,
+    max_bytes: usize,
+) -> Rows<EventSlice> {
+    let mut slice = EventSlice {
+        events: Vec::new(),
+        bounded: false,
+    };
+    let mut bytes = 0;
+    while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
+        bytes += row.payload.len();
+        slice.events.push(Known::try_from(row)?.record);
+        if bytes >= max_bytes || slice.events.len() >= limit as usize {
+            slice.bounded = true;
+            break;
+        }
+    }
+    Ok(slice)
 }
 
 /// All events of a session after a number, in order.
@@ -95,13 +110,12 @@ async fn page(
     session: SessionKey,
     after: u64,
     limit: u32,
+    max_bytes: usize,
 ) -> Rows<Vec<EventRecord>> {
     let after = integer(after);
     let rows = sqlx::query_file_as!(EventRow, "queries/events_page.sql", session.0, after, limit)
-        .fetch_all(conn)
-        .await
-        .map_err(from_sqlx)?;
-    records(rows)
+        .fetch(conn);
+    Ok(slice(rows, limit, max_bytes).await?.events)
 }
 
 #[async_trait]
@@ -157,7 +171,8 @@ impl EventRows for SqliteTx<'_> {
         session: SessionKey,
         after: u64,
         limit: u32,
+        max_bytes: usize,
     ) -> Rows<Vec<EventRecord>> {
-        page(self.read(), session, after, limit).await
+        page(self.read(), session, after, limit, max_bytes).await
     }
 }

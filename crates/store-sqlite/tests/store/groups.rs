@@ -85,7 +85,7 @@ async fn sixty_four_producers_number_their_sessions_without_gaps() {
         let (head, seqs) = run(store.as_ref(), move |tx| {
             Box::pin(async move {
                 let head = tx.lock_session_by_key(session.key).await?.head;
-                let events = tx.events_after(session.key, 0, 100).await?;
+                let events = tx.events_after(session.key, 0, 100, 1 << 20).await?;
                 let seqs: Vec<_> = events.iter().map(|event| event.session_seq).collect();
                 Ok((head.head_seq, seqs))
             })
@@ -231,7 +231,7 @@ async fn a_full_disk_fails_the_commands_that_do_not_fit_and_no_others() {
     }
     let seqs = run(store.as_ref(), move |tx| {
         Box::pin(async move {
-            let events = tx.events_after(session.key, 0, 9).await?;
+            let events = tx.events_after(session.key, 0, 9, 1 << 20).await?;
             Ok(events
                 .iter()
                 .map(|event| event.session_seq)

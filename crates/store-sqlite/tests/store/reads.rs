@@ -111,6 +111,7 @@ async fn events_are_filtered_by_run_and_kind() {
         session_id: session.session_id,
         after: 0,
         limit: 100,
+        max_bytes: 1 << 20,
         run_id: None,
         kinds: Vec::new(),
     };
@@ -157,14 +158,22 @@ async fn events_are_filtered_by_run_and_kind() {
     ];
     for (filter, expected) in cases {
         let found = reader.events(&filter).await.unwrap();
-        let seqs: Vec<_> = found.iter().map(|event| event.session_seq).collect();
+        let seqs: Vec<_> = found.events.iter().map(|event| event.session_seq).collect();
         assert_eq!(seqs, expected, "{filter:?}");
     }
+    // Bytes bound a slice as rows do; what it leaves is read from its last number on.
+    let narrow = EventFilter {
+        max_bytes: 1,
+        ..all.clone()
+    };
+    let slice = reader.events(&narrow).await.unwrap();
+    assert_eq!((slice.events.len(), slice.bounded), (1, true));
+    assert!(!reader.events(&all).await.unwrap().bounded);
     let elsewhere = EventFilter {
         session_id: session_id(9),
         ..all
     };
-    assert!(reader.events(&elsewhere).await.unwrap().is_empty());
+    assert!(reader.events(&elsewhere).await.unwrap().events.is_empty());
     fixture.store.close().await;
 }
 

@@ -148,10 +148,10 @@ async fn events_come_back_byte_for_byte_and_are_known_by_id() {
             events[0].record.executor_id = None;
             events[0].record.trace_id = Some("trace".to_owned());
             tx.insert_events(session.key, &events).await?;
-            let page = tx.events_after(session.key, 0, 2_000).await?;
+            let page = tx.events_after(session.key, 0, 2_000, 1 << 20).await?;
             let written: Vec<_> = events.iter().map(|event| event.record.clone()).collect();
             assert_eq!(page, written);
-            let page = tx.events_after(session.key, 990, 5).await?;
+            let page = tx.events_after(session.key, 990, 5, 1 << 20).await?;
             assert_eq!(page, written[990..995]);
 
             let ids = ["event-2", "event-1000", "unheard-of", "event-1"].map(str::to_owned);
@@ -391,9 +391,9 @@ async fn deleting_a_session_leaves_nothing_of_it() {
             assert_eq!(tx.lock_session("default", gone.session_id).await?, None);
             assert_eq!(tx.lock_run(running.run_id).await?, None);
             assert_eq!(tx.live_run(running.key).await?, None);
-            assert_eq!(tx.events_after(gone.key, 0, 9).await?, []);
+            assert_eq!(tx.events_after(gone.key, 0, 9, 1 << 20).await?, []);
             assert_eq!(tx.pending_interactions(running.key).await?, []);
-            assert_eq!(tx.events_after(kept.key, 0, 9).await?.len(), 1);
+            assert_eq!(tx.events_after(kept.key, 0, 9, 1 << 20).await?.len(), 1);
             assert_eq!(tx.live_run(other.key).await?, Some(other));
             Ok(())
         })

@@ -18,11 +18,13 @@ pub trait EventRows {
     ) -> Rows<Vec<(String, Known)>>;
     /// Inserts numbered events in one statement; as many rows as events, or it fails.
     async fn insert_events(&mut self, session: SessionKey, events: &[NewEvent]) -> Rows<()>;
-    /// Events after a number, in order, for the projection.
+    /// Events after a number, in order, for the projection; no further one once their payloads have
+    /// `max_bytes`.
     async fn events_after(
         &mut self,
         session: SessionKey,
         after: u64,
         limit: u32,
+        max_bytes: usize,
     ) -> Rows<Vec<EventRecord>>;
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
@@ -12,7 +11,7 @@ use tapedeck_domain::{
 };
 use tapedeck_store::read::{Identity, InteractionFilter};
 use tapedeck_store::{
-    EventFilter, Failure, Lane, Page, PageRequest, Reader, SessionView, Store, StoreError,
+    EventFilter, EventSlice, Failure, Lane, Page, PageRequest, Reader, SessionView, Store, StoreError,
     StoreHealth, Work,
 };
 
@@ -135,7 +134,7 @@ impl Reader for Away {
         self.fail().await
     }
 
-    async fn events(&self, _: &EventFilter) -> Result<Vec<EventRecord>, StoreError> {
+    async fn events(&self, _: &EventFilter) -> Result<EventSlice, StoreError> {
         self.fail().await
     }
 

@@ -1,0 +1,114 @@
+//! The executor inside `run` and `resume`, where no server has executors: it serves one session and
+//! ends with the command. Which agent a session was started with is remembered in a file of ours:
+//! what a database says is never run as a program.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tapedeck_client::Client;
+use tapedeck_domain::SessionId;
+use tapedeck_executor::{Drained, Executor, ExecutorError, Shutdown};
+use tapedeck_protocol::session::SessionResponse;
+use tokio::task::JoinSet;
+
+use crate::commands::agents::Agent;
+use crate::commands::executor;
+use crate::config::{self, Settings};
+use crate::context::{Embedded, write_whole};
+use crate::exit::Failed;
+
+/// The executor's name, unless its session wants another.
+const NAME: &str = "cli";
+
+/// An executor in this process.
+#[derive(Debug)]
+pub(crate) struct LocalExecutor {
+    shutdown: Shutdown,
+    task: JoinSet<Result<Drained, ExecutorError>>,
+}
+
+impl LocalExecutor {
+    /// Starts an executor for a session's runs.
+    pub(crate) fn start(
+        settings: &Settings,
+        client: &Client,
+        session: &SessionResponse,
+        agent: &Agent,
+    ) -> anyhow::Result<Self> {
+        let target = &session.run_target.executor;
+        let id = target.executor_id.as_deref().unwrap_or(NAME);
+        let mut options = executor::options(settings, client.clone(), id)?;
+        options.session_id = Some(session.session_id);
+        options.pool = target.pool.clone();
+        options.executor_kind = target.executor_kind.clone();
+        options.labels = target.labels.clone();
+        options.max_runs = 1;
+        if let Some(path) = local_path(session) {
+            options.workspace_roots.push(config::absolute(&path)?);
+        }
+        agent.drive(settings, &mut options)?;
+        let shutdown = Shutdown::default();
+        let executor = Executor::new(options)?;
+        let mut task = JoinSet::new();
+        task.spawn(executor.run(shutdown.clone()));
+        Ok(Self { shutdown, task })
+    }
+
+    /// Resolves only if the executor fails.
+    pub(crate) async fn failed(&mut self) -> anyhow::Error {
+        match self.task.join_next().await {
+            Some(Ok(Err(error))) => anyhow::Error::from(error).context("the executor failed"),
+            Some(Err(error)) => anyhow::Error::from(error).context("the executor failed"),
+            Some(Ok(Ok(_))) | None => std::future::pending().await,
+        }
+    }
+
+    /// Ends it; a run that is still under way is handed back.
+    pub(crate) async fn end(mut self) {
+        self.shutdown.drain.cancel();
+        self.shutdown.now.cancel();
+        while self.task.join_next().await.is_some() {}
+    }
+}
+
+fn local_path(session: &SessionResponse) -> Option<PathBuf> {
+    let workspace = session.workspace.as_ref()?;
+    let path = workspace.fields.get("path")?.as_str()?;
+    Some(PathBuf::from(path))
+}
+
+/// The configured agent, or the one that this session was started with here.
+pub(crate) fn agent_of(
+    settings: &Settings,
+    embedded: &Embedded,
+    session: Option<SessionId>,
+) -> anyhow::Result<Agent> {
+    if let Some(agent) = Agent::configured(settings) {
+        return Ok(agent);
+    }
+    if let Some(session) = session
+        && let Ok(text) = std::fs::read_to_string(memory(embedded.dir(), session))
+    {
+        return serde_json::from_str(&text).context("the session's agent can't be read");
+    }
+    Err(Failed::usage(
+        "name the agent: `--agent CMD`, `--command CMD`, or `--agent demo` to try it out",
+    ))
+}
+
+/// Remembers which agent a session was started with.
+pub(crate) fn remember(
+    embedded: &Embedded,
+    session: SessionId,
+    agent: &Agent,
+) -> anyhow::Result<()> {
+    let path = memory(embedded.dir(), session);
+    if let Some(folder) = path.parent() {
+        config::make_private_dir(folder)?;
+    }
+    write_whole(&path, &serde_json::to_string(agent)?)
+}
+
+fn memory(dir: &Path, session: SessionId) -> PathBuf {
+    dir.join("agents").join(format!("{session}.json"))
+}

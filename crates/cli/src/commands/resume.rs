@@ -1,0 +1,95 @@
+//! `tapedeck resume`: a new run that goes on where an earlier one ended.
+
+use tapedeck_client::Paging;
+use tapedeck_domain::SessionId;
+use tapedeck_protocol::run::ResumeRequest;
+use tapedeck_protocol::session::SessionResponse;
+
+use crate::commands::agents::AgentArgs;
+use crate::commands::following::{Followed, OnInterrupt};
+use crate::commands::run::{agent_is_the_servers, answers, follow_with, start_executor};
+use crate::commands::signals::Signals;
+use crate::context::{Connection, Context};
+use crate::exit::{Exit, Failed};
+
+/// Sessions among which the last one is looked for.
+const RECENT: u32 = 200;
+
+/// Go on with a session after its run ended or was interrupted.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub(crate) struct Args {
+    /// The session
+    #[arg(long, value_name = "ID", group = "which")]
+    session: Option<SessionId>,
+    /// The session that was last active
+    #[arg(long, group = "which")]
+    last: bool,
+    /// What the agent should do now; without it it continues
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+/// Resumes and follows.
+pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen()?;
+    let connection = context.connect().await?;
+    let outcome = resume_and_follow(args, &context, &connection, &mut signals).await;
+    connection.close().await;
+    outcome
+}
+
+async fn resume_and_follow(
+    args: Args,
+    context: &Context,
+    connection: &Connection,
+    signals: &mut Signals,
+) -> anyhow::Result<Exit> {
+    if connection.embedded.is_none() && args.agent.is_given() {
+        return Err(agent_is_the_servers());
+    }
+    let session = match args.session {
+        Some(id) => connection.client.session(id).await?,
+        None => last_session(connection).await?,
+    };
+    let id = session.session_id;
+    let executor = start_executor(context, connection, &session)?;
+    connection.touch(id);
+    let request = ResumeRequest {
+        prompt: args.prompt,
+        ..ResumeRequest::default()
+    };
+    let accepted = match connection.client.resume(id, &request).await {
+        Ok(accepted) => accepted,
+        Err(error) => {
+            if let Some(executor) = executor {
+                executor.end().await;
+            }
+            return Err(error.into());
+        }
+    };
+    let followed = Followed {
+        session_id: id,
+        run_id: accepted.run_id,
+        after: accepted.session_seq.saturating_sub(1),
+        on_interrupt: OnInterrupt::CancelRun,
+        answers: answers(context, connection),
+    };
+    follow_with(context, connection, executor, followed, signals).await
+}
+
+async fn last_session(connection: &Connection) -> anyhow::Result<SessionResponse> {
+    let paging = Paging {
+        limit: Some(RECENT),
+        cursor: None,
+    };
+    let list = connection.client.sessions(&paging).await?;
+    let open = list
+        .sessions
+        .into_iter()
+        .filter(|session| session.closed_at.is_none());
+    open.max_by_key(|session| session.last_activity_at)
+        .ok_or_else(|| Failed::new(Exit::NotFound, "there is no session yet"))
+}

@@ -1,0 +1,111 @@
+//! `tapedeck runs`: single runs of a session.
+
+use clap::Subcommand;
+use tapedeck_domain::{RunId, SessionId};
+use tapedeck_protocol::run::RunResponse;
+
+use crate::commands::sessions::{PageArgs, more};
+use crate::context::{Connection, Context};
+use crate::exit::Exit;
+use crate::output::{Printer, or_nothing, short, time};
+
+/// Single runs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List a session's runs, newest first
+    List {
+        /// The session
+        session: SessionId,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one run
+    Show {
+        /// The run
+        run: RunId,
+    },
+    /// Cancel a run
+    Cancel {
+        /// The run
+        run: RunId,
+    },
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command, context: Context) -> anyhow::Result<Exit> {
+    let connection = context.connect().await?;
+    let outcome = answer(command, &connection, context.printer).await;
+    connection.close().await;
+    outcome
+}
+
+async fn answer(
+    command: Command,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<Exit> {
+    let client = &connection.client;
+    match command {
+        Command::List { session, page } => {
+            let list = client.runs(session, &page.paging()).await?;
+            if printer.is_json() {
+                printer.object(&list)?;
+            } else {
+                let rows: Vec<_> = list.runs.iter().map(row).collect();
+                let head = ["RUN", "STATUS", "ATTEMPT", "PROMPT", "REQUESTED", "SETTLED"];
+                printer.table(&head, &rows, "the session has no runs")?;
+                more(printer, list.next_cursor.as_deref())?;
+            }
+        }
+        Command::Show { run } => {
+            let run = client.run(run).await?;
+            if printer.is_json() {
+                printer.object(&run)?;
+            } else {
+                show(printer, &run)?;
+            }
+        }
+        Command::Cancel { run } => {
+            let session = client.run(run).await?.session_id;
+            connection.touch(session);
+            let cancelled = client.cancel_run(run).await?;
+            if printer.is_json() {
+                printer.object(&cancelled)?;
+            } else {
+                printer.line(format!("run {run}: {}", cancelled.status))?;
+            }
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn row(run: &RunResponse) -> Vec<String> {
+    vec![
+        run.run_id.to_string(),
+        run.status.to_string(),
+        run.attempt.to_string(),
+        short(&run.prompt, 50),
+        time(Some(run.requested_at)),
+        time(run.settled_at),
+    ]
+}
+
+fn show(printer: Printer, run: &RunResponse) -> std::io::Result<()> {
+    printer.fields(&[
+        ("run", run.run_id.to_string()),
+        ("session", run.session_id.to_string()),
+        ("continues", or_nothing(run.parent_run_id)),
+        ("status", run.status.to_string()),
+        ("error", or_nothing(run.error.as_ref())),
+        ("reason", or_nothing(run.recovery_reason.as_ref())),
+        ("waits because", or_nothing(run.unservable.as_ref())),
+        ("prompt", run.prompt.clone()),
+        ("attempt", run.attempt.to_string()),
+        ("executor", or_nothing(run.executor_id.as_ref())),
+        ("requested", time(Some(run.requested_at))),
+        ("claimed", time(run.claimed_at)),
+        ("started", time(run.started_at)),
+        ("settled", time(run.settled_at)),
+        ("result", or_nothing(run.result.as_ref())),
+    ])
+}

@@ -1,0 +1,74 @@
+//! The database file itself, read beside a server or after its death.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+
+const FILE: &str = "tapedeck.db";
+
+async fn open(data_dir: &Path, read_only: bool) -> SqliteConnection {
+    SqliteConnectOptions::new()
+        .filename(data_dir.join(FILE))
+        .read_only(read_only)
+        .busy_timeout(Duration::from_secs(10))
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// The rows of a statement that gives one text each.
+async fn texts(connection: &mut SqliteConnection, statement: &str) -> Vec<String> {
+    #[expect(clippy::disallowed_methods, reason = "a test's own statement")]
+    let query = sqlx::query_scalar(AssertSqlSafe(statement.to_owned()));
+    query.fetch_all(connection).await.unwrap()
+}
+
+/// Runs a statement against a database that no server holds.
+pub(crate) async fn change(data_dir: &Path, statement: &str) {
+    let mut connection = open(data_dir, false).await;
+    #[expect(clippy::disallowed_methods, reason = "a test's own statement")]
+    let query = sqlx::query(AssertSqlSafe(statement.to_owned()));
+    query.execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+/// What each row of the log has to do with the others.
+const RULES: [(&str, &str); 6] = [
+    ("the file is sound", "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'"),
+    ("no row lacks what it refers to", "SELECT \"table\" FROM pragma_foreign_key_check"),
+    (
+        "numbers are dense and end at the head",
+        "SELECT hex(h.session_id) FROM session_heads h LEFT JOIN \
+         (SELECT session_key, count(*) AS events, min(session_seq) AS least, max(session_seq) AS most \
+          FROM events GROUP BY session_key) e USING (session_key) \
+         WHERE h.head_seq <> coalesce(e.events, 0) OR h.head_seq <> coalesce(e.most, 0) \
+            OR coalesce(e.least, 1) <> 1",
+    ),
+    (
+        "a run has at most one terminal event, and exactly one once it is settled",
+        "SELECT hex(r.run_id) FROM runs r LEFT JOIN events e ON e.run_key = r.run_key AND e.kind = 'TurnEnd' \
+         GROUP BY r.run_key HAVING count(e.event_key) <> (r.settled_seq IS NOT NULL)",
+    ),
+    (
+        "nothing of a run follows its terminal event",
+        "SELECT hex(r.run_id) FROM runs r JOIN events e ON e.run_key = r.run_key \
+         WHERE e.session_seq > r.settled_seq",
+    ),
+    (
+        "a session has at most one active run",
+        "SELECT hex(session_id) FROM run_heads WHERE status <> 'queued' \
+         GROUP BY session_key HAVING count(*) > 1",
+    ),
+];
+
+/// Fails unless every rule holds.
+pub(crate) async fn check(data_dir: &Path) {
+    let mut connection = open(data_dir, true).await;
+    for (rule, statement) in RULES {
+        let broken = texts(&mut connection, statement).await;
+        assert!(broken.is_empty(), "not so: {rule}: {broken:?}");
+    }
+    connection.close().await.unwrap();
+}
