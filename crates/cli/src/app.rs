@@ -22,7 +22,11 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
         Err(error) => {
             // Help and version come this way, too. There may be nobody to read it.
             let _unread = error.print();
-            return if error.use_stderr() { Exit::Usage } else { Exit::Success };
+            return if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Success
+            };
         }
     };
     let printer = Printer::new(cli.globals.json);
@@ -40,10 +44,16 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
 fn start(cli: Cli, printer: Printer) -> anyhow::Result<Exit> {
     // These two must work whatever the configuration says.
     let cli = match cli {
-        Cli { command: Command::DemoAgent(args), .. } => {
+        Cli {
+            command: Command::DemoAgent(args),
+            ..
+        } => {
             return runtime()?.block_on(commands::demo_agent::run(args));
         }
-        Cli { command: Command::Completions(args), .. } => {
+        Cli {
+            command: Command::Completions(args),
+            ..
+        } => {
             return commands::completions::run(&args, printer);
         }
         cli => cli,
@@ -74,7 +84,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Runs(command) => Box::pin(commands::runs::run(command, context)).await,
         Command::Approvals(command) => Box::pin(commands::approvals::run(command, context)).await,
         Command::Executors(command) => Box::pin(commands::executors::run(command, context)).await,
-        Command::Config(command) => commands::config::run(command, &context),
+        Command::Config(command) => commands::config::run(&command, &context),
         Command::DemoAgent(args) => commands::demo_agent::run(args).await,
         Command::Completions(args) => commands::completions::run(&args, context.printer),
     }

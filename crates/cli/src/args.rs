@@ -210,6 +210,9 @@ mod tests {
     fn an_agent_on_the_command_line_unsets_a_configured_program() {
         let cli = parse("tapedeck executor --agent demo").unwrap();
         let keys = format!("{:?}", cli.flags());
-        assert!(keys.contains("executor.agent") && keys.contains("executor.command"), "{keys}");
+        assert!(
+            keys.contains("executor.agent") && keys.contains("executor.command"),
+            "{keys}"
+        );
     }
 }

@@ -81,7 +81,10 @@ impl Config {
         } else if let Some(file) = sections::default_file() {
             figment = figment.merge(Toml::file_exact(file));
         }
-        for given in layers::of_environment(environment)?.into_iter().chain(flags) {
+        for given in layers::of_environment(environment)?
+            .into_iter()
+            .chain(flags)
+        {
             figment = figment.merge(given);
         }
         let settings: Settings = figment.extract()?;

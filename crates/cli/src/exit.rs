@@ -184,9 +184,9 @@ fn of_client(error: &tapedeck_client::Error) -> Exit {
 /// Whether the reader of our output has gone, which is no error of ours.
 pub(crate) fn reader_has_gone(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe && error.source().is_none())
+        cause.downcast_ref::<io::Error>().is_some_and(|error| {
+            error.kind() == io::ErrorKind::BrokenPipe && error.source().is_none()
+        })
     })
 }
 
@@ -199,14 +199,14 @@ pub(crate) struct Failed {
 
 impl Failed {
     /// An end with this message.
-    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> anyhow::Error {
+    pub(crate) fn with(exit: Exit, message: impl Into<String>) -> anyhow::Error {
         let message = message.into();
         Self { exit, message }.into()
     }
 
     /// A command line or a configuration that breaks a rule.
     pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
-        Self::new(Exit::Usage, message)
+        Self::with(Exit::Usage, message)
     }
 }
 
@@ -282,7 +282,10 @@ mod tests {
             Exit::Interrupted,
             Exit::Internal,
         ] {
-            assert!(TABLE.contains(&format!("\n{:>4}  ", exit.code())), "{exit:?}");
+            assert!(
+                TABLE.contains(&format!("\n{:>4}  ", exit.code())),
+                "{exit:?}"
+            );
         }
     }
 

@@ -33,8 +33,14 @@ pub(crate) enum Tone {
 pub(crate) struct Printer {
     json: bool,
     is_terminal: bool,
-    color_out: bool,
-    color_err: bool,
+    color: Color,
+}
+
+/// Which streams take colours.
+#[derive(Debug, Clone, Copy)]
+struct Color {
+    out: bool,
+    err: bool,
 }
 
 impl Printer {
@@ -45,8 +51,10 @@ impl Printer {
         Self {
             json,
             is_terminal,
-            color_out: is_terminal && !plain,
-            color_err: io::stderr().is_terminal() && !plain,
+            color: Color {
+                out: is_terminal && !plain,
+                err: io::stderr().is_terminal() && !plain,
+            },
         }
     }
 
@@ -67,10 +75,11 @@ impl Printer {
 
     /// Text in a tone, for stdout.
     pub(crate) fn paint(self, tone: Tone, text: impl Display) -> String {
-        painted(self.color_out, tone, text)
+        painted(self.color.out, tone, text)
     }
 
     /// Writes a piece of text at once.
+    #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
     pub(crate) fn text(self, text: impl Display) -> io::Result<()> {
         let mut out = io::stdout().lock();
         write!(out, "{text}")?;
@@ -78,6 +87,7 @@ impl Printer {
     }
 
     /// Writes a line.
+    #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
     pub(crate) fn line(self, text: impl Display) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
@@ -90,7 +100,12 @@ impl Printer {
     }
 
     /// Writes a table; `nothing` stands for one without rows.
-    pub(crate) fn table(self, head: &[&str], rows: &[Vec<String>], nothing: &str) -> io::Result<()> {
+    pub(crate) fn table(
+        self,
+        head: &[&str],
+        rows: &[Vec<String>],
+        nothing: &str,
+    ) -> io::Result<()> {
         if rows.is_empty() {
             return self.note(nothing);
         }
@@ -105,7 +120,11 @@ impl Printer {
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_header(head.iter().map(|name| {
                     let cell = Cell::new(name);
-                    if self.color_out { cell.add_attribute(Attribute::Dim) } else { cell }
+                    if self.color.out {
+                        cell.add_attribute(Attribute::Dim)
+                    } else {
+                        cell
+                    }
                 }));
             for row in rows {
                 table.add_row(row);
@@ -127,23 +146,24 @@ impl Printer {
 
     /// Tells something beside the results, on stderr.
     pub(crate) fn note(self, text: impl Display) -> io::Result<()> {
-        let text = painted(self.color_err, Tone::Quiet, text);
+        let text = painted(self.color.err, Tone::Quiet, text);
         writeln!(io::stderr().lock(), "{text}")
     }
 
     /// Tells why it did not work, on stderr.
     pub(crate) fn error(self, text: impl Display, hint: Option<&str>) {
         let mut err = io::stderr().lock();
-        let label = painted(self.color_err, Tone::Bad, "error:");
+        let label = painted(self.color.err, Tone::Bad, "error:");
         // There may be nobody to read it.
         let _unread = writeln!(err, "{label} {}", printable(&text.to_string()));
         if let Some(hint) = hint {
-            let label = painted(self.color_err, Tone::Quiet, "hint:");
+            let label = painted(self.color.err, Tone::Quiet, "hint:");
             let _unread = writeln!(err, "{label} {hint}");
         }
     }
 
     /// The same for programs: one JSON object on stderr.
+    #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
     pub(crate) fn error_object(self, value: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(value) {
             let _unread = writeln!(io::stderr().lock(), "{text}");
@@ -214,7 +234,10 @@ fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();
     for row in std::iter::once(&head).chain(rows) {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
@@ -227,8 +250,14 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_never_cut() {
-        let rows = [vec!["a".to_owned(), "longer".to_owned()], vec!["bcd".to_owned(), "x".to_owned()]];
-        assert_eq!(columns(&["ID", "TEXT"], &rows), "ID   TEXT\na    longer\nbcd  x\n");
+        let rows = [
+            vec!["a".to_owned(), "longer".to_owned()],
+            vec!["bcd".to_owned(), "x".to_owned()],
+        ];
+        assert_eq!(
+            columns(&["ID", "TEXT"], &rows),
+            "ID   TEXT\na    longer\nbcd  x\n"
+        );
     }
 
     #[test]
@@ -241,7 +270,10 @@ mod tests {
 
     #[test]
     fn times_are_shown_to_the_second() {
-        assert_eq!(time(Some(Timestamp(1_700_000_000_007))), "2023-11-14 22:13:20Z");
+        assert_eq!(
+            time(Some(Timestamp(1_700_000_000_007))),
+            "2023-11-14 22:13:20Z"
+        );
         assert_eq!(time(None), "");
     }
 }

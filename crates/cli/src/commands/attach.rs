@@ -34,7 +34,7 @@ async fn attach(
 ) -> anyhow::Result<Exit> {
     let session = connection.client.session(args.session).await?;
     let Some(run_id) = session.active_run_id.or(session.last_run_id) else {
-        return Err(Failed::new(Exit::NotFound, "the session has no run yet"));
+        return Err(Failed::with(Exit::NotFound, "the session has no run yet"));
     };
     let run = connection.client.run(run_id).await?;
     // A question of a run in another local process is that process's to answer.

@@ -14,7 +14,7 @@ pub(crate) enum Command {
 }
 
 /// Runs one of them.
-pub(crate) fn run(command: Command, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) fn run(command: &Command, context: &Context) -> anyhow::Result<Exit> {
     let Command::Show = command;
     let shown = context.config.shown();
     if context.printer.is_json() {

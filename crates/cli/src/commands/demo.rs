@@ -37,19 +37,25 @@ pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
         let data_dir = config::make_private_dir(&context.config.data_dir)?;
         (data_dir.join("demo"), data_dir, None)
     } else {
-        let temporary = tempfile::Builder::new().prefix("tapedeck-demo-").tempdir()?;
+        let temporary = tempfile::Builder::new()
+            .prefix("tapedeck-demo-")
+            .tempdir()?;
         let base = temporary.path().canonicalize()?;
         (base.clone(), base.join("data"), Some(temporary))
     };
-    let mut stage = Stage::new(base, data_dir.clone())?;
+    let mut stage = Stage::new(base, &data_dir)?;
     let outcome = tokio::select! {
         outcome = Box::pin(story::tell(&mut stage, telling)) => outcome,
-        _asked = signals.next() => Err(Failed::new(Exit::Interrupted, "interrupted")),
+        _asked = signals.next() => Err(Failed::with(Exit::Interrupted, "interrupted")),
     };
     if outcome.is_err() {
         stage.kill_executors().await;
     }
-    let quoted = if outcome.is_err() { stage.last_words() } else { String::new() };
+    let quoted = if outcome.is_err() {
+        stage.last_words()
+    } else {
+        String::new()
+    };
     stage.clear().await;
     let kept = keep(args.keep, temporary, &data_dir)?;
     match outcome {
@@ -60,7 +66,7 @@ pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
         Err(error) if Exit::of_error(&error) == Exit::Interrupted => Err(error),
         Err(error) => {
             let text = format!("the demo did not go as it should: {error:#}{quoted}");
-            Err(Failed::new(Exit::RunFailed, text))
+            Err(Failed::with(Exit::RunFailed, text))
         }
     }
 }
@@ -73,7 +79,9 @@ fn keep(
 ) -> anyhow::Result<Option<PathBuf>> {
     match temporary {
         Some(temporary) if !wanted => {
-            temporary.close().context("the temporary directory stays behind")?;
+            temporary
+                .close()
+                .context("the temporary directory stays behind")?;
             Ok(None)
         }
         Some(temporary) => {

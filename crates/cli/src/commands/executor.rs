@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Its pool [default: default] [env: `TAPEDECK_POOL`]
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// The label that runs are matched by [default: local_cli] [env: `TAPEDECK_EXECUTOR_KIND`]
+    /// The label that runs are matched by [default: `local_cli`] [env: `TAPEDECK_EXECUTOR_KIND`]
     #[arg(long, value_name = "NAME")]
     executor_kind: Option<String>,
     /// A further label; may be repeated [env: `TAPEDECK_LABELS`]

@@ -22,7 +22,7 @@ use crate::exit::Exit;
 use crate::output::{Printer, Tone};
 
 /// How long a server may be away before we stop waiting for it.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
+const GIVE_UP_AFTER: Duration = Duration::from_mins(2);
 
 /// What Ctrl-C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,15 +132,14 @@ pub(crate) async fn follow(
         }
     }
     scene.rendering.close()?;
-    let ended = match scene.ended {
-        Some(ended) => ended,
+    let ended = if let Some(ended) = scene.ended {
+        ended
+    } else {
         // The stream ended for another reason than the run's own end.
-        None => {
-            let run = client.run(followed.run_id).await?;
-            Ended::Settled {
-                status: run.status,
-                error: run.error,
-            }
+        let run = client.run(followed.run_id).await?;
+        Ended::Settled {
+            status: run.status,
+            error: run.error,
         }
     };
     report(printer, &followed, &ended)?;

@@ -39,9 +39,9 @@ impl LocalExecutor {
         let id = target.executor_id.as_deref().unwrap_or(NAME);
         let mut options = executor::options(settings, client.clone(), id)?;
         options.session_id = Some(session.session_id);
-        options.pool = target.pool.clone();
-        options.executor_kind = target.executor_kind.clone();
-        options.labels = target.labels.clone();
+        options.pool.clone_from(&target.pool);
+        options.executor_kind.clone_from(&target.executor_kind);
+        options.labels.clone_from(&target.labels);
         options.max_runs = 1;
         if let Some(path) = local_path(session) {
             options.workspace_roots.push(config::absolute(&path)?);

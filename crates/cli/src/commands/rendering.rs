@@ -25,6 +25,8 @@ enum Open {
 pub(crate) struct Rendering {
     printer: Printer,
     open: Open,
+    /// The agent's id of the message that was printed last.
+    message: Option<String>,
 }
 
 impl Rendering {
@@ -33,16 +35,25 @@ impl Rendering {
         Self {
             printer,
             open: Open::Nothing,
+            message: None,
         }
     }
 
     /// Prints an event.
     pub(crate) fn event(&mut self, event: &StreamEvent) -> io::Result<()> {
         match event.kind.as_str() {
-            "StreamDelta" => self.stream(Open::Message, Tone::Plain, event.text("content")),
+            "StreamDelta" => {
+                let message = event.text("message_id").map(str::to_owned);
+                if message != self.message {
+                    self.close()?;
+                    self.message = message;
+                }
+                self.stream(Open::Message, Tone::Plain, event.text("content"))
+            }
             "ThinkingDelta" => self.stream(Open::Thought, Tone::Quiet, event.text("text")),
             "RunRequested" | "RunQueued" => {
-                self.line(Tone::Strong, "›", event.text("prompt").unwrap_or_default())
+                let prompt = short(event.text("prompt").unwrap_or_default(), SHOWN);
+                self.line(Tone::Strong, "›", &prompt)
             }
             "RunClaimed" => {
                 let executor = event.text("executor_id").unwrap_or("an executor");

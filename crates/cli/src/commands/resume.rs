@@ -91,5 +91,5 @@ async fn last_session(connection: &Connection) -> anyhow::Result<SessionResponse
         .into_iter()
         .filter(|session| session.closed_at.is_none());
     open.max_by_key(|session| session.last_activity_at)
-        .ok_or_else(|| Failed::new(Exit::NotFound, "there is no session yet"))
+        .ok_or_else(|| Failed::with(Exit::NotFound, "there is no session yet"))
 }

@@ -188,12 +188,12 @@ async fn until_the_end(
     tokio::select! {
         asked = signals.next() => tracing::info!(?asked, "serve.draining"),
         () = store.fatal() => {
-            outcome = Err(Failed::new(Exit::Internal, "the disk failed; start again to recover"));
+            outcome = Err(Failed::with(Exit::Internal, "the disk failed; start again to recover"));
         }
         ended = &mut serving => {
             has_ended = true;
             outcome = Err(match ended {
-                Ok(Ok(())) => Failed::new(Exit::Internal, "the listener ended by itself"),
+                Ok(Ok(())) => Failed::with(Exit::Internal, "the listener ended by itself"),
                 Ok(Err(error)) => anyhow::Error::from(error).context("the listener failed"),
                 Err(error) => anyhow::Error::from(error).context("the listener failed"),
             });

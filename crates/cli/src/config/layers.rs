@@ -61,8 +61,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     setting("executor.state_dir", "TAPEDECK_STATE_DIR", Kind::Text),
     setting("executor.max_runs", "TAPEDECK_MAX_RUNS", Kind::Whole),
-    setting("executor.lease_seconds", "TAPEDECK_LEASE_SECONDS", Kind::Whole),
-    setting("executor.drain_seconds", "TAPEDECK_DRAIN_SECONDS", Kind::Whole),
+    setting(
+        "executor.lease_seconds",
+        "TAPEDECK_LEASE_SECONDS",
+        Kind::Whole,
+    ),
+    setting(
+        "executor.drain_seconds",
+        "TAPEDECK_DRAIN_SECONDS",
+        Kind::Whole,
+    ),
     setting(
         "executor.idle_timeout_seconds",
         "TAPEDECK_IDLE_TIMEOUT_SECONDS",
@@ -121,7 +129,9 @@ impl Provider for Given {
 pub(super) fn of_environment(environment: &[(String, String)]) -> anyhow::Result<Vec<Given>> {
     let mut given = Vec::new();
     for setting in SETTINGS {
-        let found = environment.iter().find(|(name, _)| name == setting.variable);
+        let found = environment
+            .iter()
+            .find(|(name, _)| name == setting.variable);
         let Some((_, text)) = found.filter(|(_, text)| !text.is_empty()) else {
             continue;
         };
@@ -139,7 +149,11 @@ pub(super) fn of_environment(environment: &[(String, String)]) -> anyhow::Result
 
 impl Kind {
     fn read(self, text: &str) -> Result<Value, &'static str> {
-        let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items = || {
+            text.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+        };
         match self {
             Self::Text => Ok(Value::from(text)),
             Self::Whole => text
@@ -153,7 +167,9 @@ impl Kind {
             Self::List => Ok(items().collect()),
             Self::Pairs => items()
                 .map(|item| {
-                    let pair = item.split_once('=').ok_or("`name=value`, separated by commas")?;
+                    let pair = item
+                        .split_once('=')
+                        .ok_or("`name=value`, separated by commas")?;
                     Ok((pair.0.to_owned(), Value::from(pair.1)))
                 })
                 .collect::<Result<serde_json::Map<_, _>, _>>()
@@ -168,7 +184,10 @@ pub(super) fn without_secrets(key: &str, value: Value) -> Value {
         Value::Array(items) if key == "executor.agent_env" => items
             .iter()
             .filter_map(Value::as_str)
-            .map(|item| item.split_once('=').map_or(item.to_owned(), |(name, _)| format!("{name}=…")))
+            .map(|item| {
+                item.split_once('=')
+                    .map_or(item.to_owned(), |(name, _)| format!("{name}=…"))
+            })
             .collect(),
         value => value,
     }

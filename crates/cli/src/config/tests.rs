@@ -15,7 +15,12 @@ fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 
 fn source(config: &Config, key: &str) -> String {
     let shown = config.shown();
-    shown.iter().find(|shown| shown.key == key).unwrap().source.clone()
+    shown
+        .iter()
+        .find(|shown| shown.key == key)
+        .unwrap()
+        .source
+        .clone()
 }
 
 #[test]
@@ -39,7 +44,10 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
 
     assert_eq!(source(&config, "server"), "--server");
     assert_eq!(source(&config, "data_dir"), "TAPEDECK_DATA_DIR");
-    assert_eq!(source(&config, "executor.pool"), file.path().display().to_string());
+    assert_eq!(
+        source(&config, "executor.pool"),
+        file.path().display().to_string()
+    );
     assert_eq!(source(&config, "executor.lease_seconds"), "default");
     assert_eq!(source(&config, "executor.id"), "default");
     assert!(config.is_from_flag("server"));
@@ -60,7 +68,10 @@ fn variables_are_read_as_their_setting_says() {
     let config = Config::layered(Some(empty.path()), &variables, Vec::new()).unwrap();
     assert!((config.timings().scale - 0.1).abs() < f64::EPSILON);
     assert_eq!(config.executor.labels["zone"], "a");
-    assert_eq!(config.executor.workspace_roots, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert_eq!(
+        config.executor.workspace_roots,
+        [PathBuf::from("/a"), PathBuf::from("/b")]
+    );
     assert_eq!(config.executor.id.as_deref(), Some("7"));
     assert_eq!(config.log.format, LogFormat::Json);
     assert_eq!(source(&config, "executor.labels"), "TAPEDECK_LABELS");
@@ -71,7 +82,11 @@ fn slips_are_refused_as_usage() {
     let refused = |text: &str, pairs: &[(&str, &str)]| {
         let file = file(text);
         let error = Config::layered(Some(file.path()), &variables(pairs), Vec::new()).unwrap_err();
-        assert_eq!(crate::exit::Exit::of_error(&error), crate::exit::Exit::Usage, "{error:#}");
+        assert_eq!(
+            crate::exit::Exit::of_error(&error),
+            crate::exit::Exit::Usage,
+            "{error:#}"
+        );
         format!("{error:#}")
     };
     assert!(refused("[serve]\nport = 1\n", &[]).contains("port"));
@@ -103,7 +118,10 @@ fn every_setting_is_listed_once_and_only_settings_are() {
             None => keys.push(name.clone()),
         }
     }
-    let mut listed: Vec<_> = SETTINGS.iter().map(|setting| setting.key.to_owned()).collect();
+    let mut listed: Vec<_> = SETTINGS
+        .iter()
+        .map(|setting| setting.key.to_owned())
+        .collect();
     keys.sort();
     listed.sort();
     assert_eq!(keys, listed);
@@ -115,7 +133,10 @@ fn values_of_an_agents_variables_are_not_shown() {
     let variables = variables(&[("TAPEDECK_AGENT_ENV", "API_KEY=secret,HOME")]);
     let config = Config::layered(Some(empty.path()), &variables, Vec::new()).unwrap();
     let shown = config.shown();
-    let env = shown.iter().find(|shown| shown.key == "executor.agent_env").unwrap();
+    let env = shown
+        .iter()
+        .find(|shown| shown.key == "executor.agent_env")
+        .unwrap();
     assert_eq!(env.value, serde_json::json!(["API_KEY=…", "HOME"]));
 }
 

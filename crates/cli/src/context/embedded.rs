@@ -83,7 +83,10 @@ impl Embedded {
 
     /// Releases the sessions and ends. What isn't released lapses with this process's lock.
     pub(crate) async fn close(self) {
-        let touched = self.touched.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let touched = self
+            .touched
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         for session in touched {
             let released = self.control.release_owner(DEFAULT_NAMESPACE, session).await;
             if let Err(error) = released {

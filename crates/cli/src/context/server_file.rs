@@ -67,7 +67,7 @@ impl ServerFile {
             tokio::time::sleep(PAUSE).await;
         }
         let holder = holder(&dir.join(LOCK))?.unwrap_or_default();
-        Err(Failed::new(
+        Err(Failed::with(
             Exit::Conflict,
             format!(
                 "`{}` is held by process {} which gave no address",
@@ -136,7 +136,10 @@ mod tests {
         server().write(dir).unwrap();
         assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), None);
         let lock = lock(dir);
-        assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), Some(server()));
+        assert_eq!(
+            ServerFile::of_live_server(dir).await.unwrap(),
+            Some(server())
+        );
         drop(lock);
         assert_eq!(ServerFile::of_live_server(dir).await.unwrap(), None);
     }

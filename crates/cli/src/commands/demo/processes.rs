@@ -45,12 +45,12 @@ struct Executor {
 
 impl Stage {
     /// An empty stage.
-    pub(super) fn new(base: PathBuf, data_dir: PathBuf) -> anyhow::Result<Self> {
+    pub(super) fn new(base: PathBuf, data_dir: &Path) -> anyhow::Result<Self> {
         let workspace = config::make_private_dir(&base.join("workspace"))?;
         std::fs::write(workspace.join("notes.txt"), "The tape is the truth.\n")?;
         Ok(Self {
             program: std::env::current_exe().context("this binary can't be found")?,
-            data_dir: config::make_private_dir(&data_dir)?,
+            data_dir: config::make_private_dir(data_dir)?,
             workspace,
             base,
             server: None,
@@ -66,7 +66,12 @@ impl Stage {
         self.base.join(format!("{name}.log"))
     }
 
-    fn spawn(&self, name: &str, arguments: &[&str], paths: &[(&str, &Path)]) -> anyhow::Result<Child> {
+    fn spawn(
+        &self,
+        name: &str,
+        arguments: &[&str],
+        paths: &[(&str, &Path)],
+    ) -> anyhow::Result<Child> {
         let log = File::create(self.log(name))?;
         let mut command = Command::new(&self.program);
         command
@@ -84,7 +89,9 @@ impl Stage {
         for setting in SETTINGS {
             command.env_remove(setting.variable);
         }
-        command.spawn().with_context(|| format!("the {name} can't be started"))
+        command
+            .spawn()
+            .with_context(|| format!("the {name} can't be started"))
     }
 
     /// Starts the server; gives its address.
@@ -104,7 +111,9 @@ impl Stage {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        tokio::time::timeout(READY, answers).await.context("the server does not get ready")?
+        tokio::time::timeout(READY, answers)
+            .await
+            .context("the server does not get ready")?
     }
 
     /// Starts an executor that drives the demo agent.
@@ -122,8 +131,10 @@ impl Stage {
             &lease,
         ];
         let state_dir = self.state_dir();
-        let paths: [(&str, &Path); 2] =
-            [("--workspace-root", &self.workspace), ("--state-dir", &state_dir)];
+        let paths: [(&str, &Path); 2] = [
+            ("--workspace-root", &self.workspace),
+            ("--state-dir", &state_dir),
+        ];
         let process = self.spawn(name, &arguments, &paths)?;
         self.executors.push(Executor { name, process });
         Ok(())
@@ -131,9 +142,15 @@ impl Stage {
 
     /// Kills an executor with SIGKILL; gives its process id.
     pub(super) async fn kill_executor(&mut self, name: &str) -> anyhow::Result<u32> {
-        let found = self.executors.iter_mut().find(|executor| executor.name == name);
+        let found = self
+            .executors
+            .iter_mut()
+            .find(|executor| executor.name == name);
         let executor = found.context("there is no such executor")?;
-        let pid = executor.process.id().context("the executor ended by itself")?;
+        let pid = executor
+            .process
+            .id()
+            .context("the executor ended by itself")?;
         executor.process.kill().await?;
         Ok(pid)
     }
@@ -147,7 +164,10 @@ impl Stage {
 
     /// Ends all processes, the server last.
     pub(super) async fn clear(&mut self) {
-        let executors = self.executors.iter_mut().map(|executor| &mut executor.process);
+        let executors = self
+            .executors
+            .iter_mut()
+            .map(|executor| &mut executor.process);
         for process in executors.chain(self.server.as_mut()) {
             end(process).await;
         }
@@ -161,7 +181,7 @@ impl Stage {
             let text = std::fs::read_to_string(self.log(name)).unwrap_or_default();
             let lines: Vec<_> = text.lines().collect();
             for line in &lines[lines.len().saturating_sub(QUOTED_LINES)..] {
-                quoted.push_str(&format!("\n  {name}: {line}"));
+                quoted.extend(["\n  ", name, ": ", line]);
             }
         }
         quoted

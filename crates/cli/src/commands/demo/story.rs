@@ -29,7 +29,7 @@ const GOAL: &str = "plan Read the notes | Write the report | Run the tests; read
 const CONTINUE: &str = "say I have what was said before, and go on.; \
                         ask shell {\"command\": \"make test\"}; stream 12 80; say The report is done.";
 /// Pieces of the agent's message that are shown before its executor is killed.
-const PIECES: usize = 20;
+const PIECES: usize = 12;
 /// A step that takes longer has failed.
 const STEP: Duration = Duration::from_secs(25);
 /// The sweep's period with its jitter, and some time for a busy machine.
@@ -130,7 +130,11 @@ impl Story<'_> {
     async fn start_run(&mut self) -> anyhow::Result<(SessionId, RunId, Follower)> {
         let title = "A session begins, and its run is followed live";
         self.telling.heading(3, title)?;
-        let path = self.stage.workspace.to_str().context("the path is no text")?;
+        let path = self
+            .stage
+            .workspace
+            .to_str()
+            .context("the path is no text")?;
         let request = CreateSessionRequest {
             title: Some("The demo".to_owned()),
             run_target: Some(RunTargetRequest {
@@ -159,9 +163,15 @@ impl Story<'_> {
         self.telling.told(&Step {
             number: 3,
             title,
-            text: format!("Every event has a number and is on disk before you see it: {} so far.", self.seen.len()),
+            text: format!(
+                "Every event has a number and is on disk before you see it: {} so far.",
+                self.seen.len()
+            ),
             cli: self.tapedeck(&format!("run --goal {goal}")),
-            curl: Some(self.post(&format!("/sessions/{session}/prompt"), &json!({"prompt": GOAL}))),
+            curl: Some(self.post(
+                &format!("/sessions/{session}/prompt"),
+                &json!({"prompt": GOAL}),
+            )),
         })?;
         Ok((session, accepted.run_id, frames))
     }
@@ -229,7 +239,11 @@ impl Story<'_> {
         Ok(())
     }
 
-    async fn resume(&mut self, session: SessionId, first: RunId) -> anyhow::Result<(RunId, Follower)> {
+    async fn resume(
+        &mut self,
+        session: SessionId,
+        first: RunId,
+    ) -> anyhow::Result<(RunId, Follower)> {
         let title = "Another executor takes over: the session is resumed";
         self.telling.heading(6, title)?;
         self.stage.start_executor(SECOND, &self.url)?;
@@ -240,7 +254,10 @@ impl Story<'_> {
         };
         let accepted = self.client.resume(session, &request).await?;
         let run = self.client.run(accepted.run_id).await?;
-        ensure!(run.parent_run_id == Some(first), "the new run does not continue the first");
+        ensure!(
+            run.parent_run_id == Some(first),
+            "the new run does not continue the first"
+        );
         let frames = self.follow(session, accepted.run_id, accepted.session_seq);
         let prompt = shell_words::quote(CONTINUE).into_owned();
         self.telling.told(&Step {
@@ -272,13 +289,18 @@ impl Story<'_> {
         };
         let interaction = id.parse().context("the question's id can't be read")?;
         self.client.resolve(interaction, &request).await?;
-        self.events(frames, |event| event.kind == "ApprovalResponse").await?;
+        self.events(frames, |event| event.kind == "ApprovalResponse")
+            .await?;
         self.telling.told(&Step {
             number: 7,
             title,
-            text: "The question waits in the database: it survives restarts, and takes one answer.".to_owned(),
+            text: "The question waits in the database: it survives restarts, and takes one answer."
+                .to_owned(),
             cli: self.tapedeck(&format!("approvals approve {id}")),
-            curl: Some(self.post(&format!("/interactions/{id}/resolve"), &json!({"approved": true}))),
+            curl: Some(self.post(
+                &format!("/interactions/{id}/resolve"),
+                &json!({"approved": true}),
+            )),
         })?;
         Ok(())
     }
@@ -322,7 +344,10 @@ impl Story<'_> {
         self.telling.heading(9, title)?;
         let log = self.log(session).await?;
         let numbers: Vec<u64> = log.iter().map(|event| event.session_seq).collect();
-        ensure!(numbers.iter().copied().eq(1..=log.len() as u64), "the log has a gap");
+        ensure!(
+            numbers.iter().copied().eq(1..=log.len() as u64),
+            "the log has a gap"
+        );
         let mut ends = BTreeMap::new();
         for event in log.iter().filter(|event| event.kind == "TurnEnd") {
             *ends.entry(event.run_id).or_insert(0) += 1;
@@ -331,7 +356,10 @@ impl Story<'_> {
         ensure!(ends == expected, "a run has not exactly one end");
         let of_runs = log.iter().filter(|event| event.run_id.is_some());
         let of_runs: Vec<u64> = of_runs.map(|event| event.session_seq).collect();
-        ensure!(self.seen == of_runs, "what was followed live is not what the log holds");
+        ensure!(
+            self.seen == of_runs,
+            "what was followed live is not what the log holds"
+        );
         self.telling.told(&Step {
             number: 9,
             title,
@@ -371,7 +399,8 @@ impl Story<'_> {
             run_id: Some(run),
             kinds: Vec::new(),
         };
-        self.client.follow(session, follow, StreamOptions::default())
+        self.client
+            .follow(session, follow, StreamOptions::default())
     }
 
     /// Prints events up to the first that `is_last`.

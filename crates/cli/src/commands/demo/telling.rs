@@ -47,7 +47,9 @@ impl Telling {
             return Ok(());
         }
         let title = self.printer.paint(Tone::Strong, "Tapedeck");
-        self.printer.line(format!("\n{title}: a run loses its executor and is resumed.\n"))
+        self.printer.line(format!(
+            "\n{title}: a run loses its executor and is resumed.\n"
+        ))
     }
 
     /// A step's heading, before anything of it happens.
@@ -56,7 +58,10 @@ impl Telling {
             return Ok(());
         }
         let number = self.printer.paint(Tone::Good, number);
-        self.printer.line(format!("{number}  {}", self.printer.paint(Tone::Strong, title)))
+        self.printer.line(format!(
+            "{number}  {}",
+            self.printer.paint(Tone::Strong, title)
+        ))
     }
 
     /// What a step was, and how to do it by hand.
@@ -101,19 +106,27 @@ impl Telling {
     /// The last lines.
     pub(super) fn end(self, kept: Option<&Path>) -> io::Result<()> {
         if self.printer.is_json() {
-            return self.printer.object(&json!({"result": "ok", "data_dir": kept}));
+            return self
+                .printer
+                .object(&json!({"result": "ok", "data_dir": kept}));
         }
         let good = self.printer.paint(Tone::Good, "✓");
-        self.printer.line(format!("{good}  Nothing was lost, nothing ran twice."))?;
+        self.printer
+            .line(format!("{good}  Nothing was lost, nothing ran twice."))?;
         match kept {
             Some(dir) => {
                 let dir = dir.display();
-                self.printer.line(format!("   The session is kept; look at it, or go on with it:"))?;
-                self.printer.line(format!("   $ tapedeck --data-dir {dir} sessions list"))?;
+                self.printer
+                    .line("   The session is kept; look at it, or go on with it:")?;
+                self.printer
+                    .line(format!("   $ tapedeck --data-dir {dir} sessions list"))?;
                 let resume = "resume --last --agent demo --prompt 'remember'";
-                self.printer.line(format!("   $ tapedeck --data-dir {dir} {resume}"))
+                self.printer
+                    .line(format!("   $ tapedeck --data-dir {dir} {resume}"))
             }
-            None => self.printer.line("   Every process is gone. `tapedeck demo --keep` keeps the data."),
+            None => self
+                .printer
+                .line("   Every process is gone. `tapedeck demo --keep` keeps the data."),
         }
     }
 }
