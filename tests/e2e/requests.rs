@@ -131,7 +131,7 @@ async fn older_names_and_the_versioned_mount_are_the_same_api() {
     let beat = server.post(&format!("/worker/runs/{run}/heartbeat"), &body).await.ok();
     assert_eq!((&beat["worker_id"], &beat["status"]), (&json!("w1"), &json!("running")));
     let workers = server.get("/workers").await.ok();
-    assert_eq!(workers["workers"][0]["worker_id"], "w1", "{workers}");
+    assert_eq!(workers["executors"][0]["worker_id"], "w1", "{workers}");
     assert_eq!(server.get("/v1/executors/w1").await.ok()["current_run_id"], json!(run));
     let both = json!({"worker_id": "w1", "executor_id": "w2"});
     assert_eq!(server.post("/executor/runs/claim", &both).await.problem().0, 422);

@@ -149,7 +149,7 @@ async fn readers_who_stop_cost_nothing_and_miss_nothing() {
     let before = server.resident_kib();
     let reader = {
         let (server, session) = (Arc::clone(&server), session.clone());
-        tokio::task::JoinSet::from_iter([async move { read_on(&server, &session, healthy).await }])
+        JoinSet::from_iter([async move { read_on(&server, &session, healthy).await }])
     };
     let mut most = before;
     for batch in 0..BATCHES {

@@ -22,28 +22,50 @@ on_every_store! {
     a_closed_session_takes_no_run,
 }
 
-async fn status(t: &TestControl, session: tapedeck_domain::SessionId) -> (SessionStatus, TurnStatus) {
+async fn status(
+    t: &TestControl,
+    session: tapedeck_domain::SessionId,
+) -> (SessionStatus, TurnStatus) {
     let summary = t.view(session).await.session.summary;
     (summary.status, summary.turn_status)
 }
 
 async fn queued_runs_follow_one_another(t: TestControl) {
     let session = t.session().await;
-    assert_eq!(status(&t, session).await, (SessionStatus::Created, TurnStatus::Idle));
-    let runs = [t.prompt(session).await, t.enqueue(session).await, t.enqueue(session).await];
-    assert_eq!(status(&t, session).await, (SessionStatus::Running, TurnStatus::Queued));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Created, TurnStatus::Idle)
+    );
+    let runs = [
+        t.prompt(session).await,
+        t.enqueue(session).await,
+        t.enqueue(session).await,
+    ];
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Running, TurnStatus::Queued)
+    );
     assert_eq!(t.view(session).await.session.summary.queued_runs, 2);
     for run in runs {
         let claim = t.claim("e1").await;
         assert_eq!(claim.run_id(), run.run_id);
         t.beat(&claim).await.unwrap();
-        assert_eq!(status(&t, session).await, (SessionStatus::Running, TurnStatus::Running));
+        assert_eq!(
+            status(&t, session).await,
+            (SessionStatus::Running, TurnStatus::Running)
+        );
         t.complete(&claim).await;
     }
-    assert_eq!(status(&t, session).await, (SessionStatus::Completed, TurnStatus::Idle));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Completed, TurnStatus::Idle)
+    );
     let kinds = t.kinds(session).await;
     assert_eq!(kinds.iter().filter(|kind| *kind == "RunQueued").count(), 2);
-    assert_eq!(kinds.iter().filter(|kind| *kind == "RunRequested").count(), 3);
+    assert_eq!(
+        kinds.iter().filter(|kind| *kind == "RunRequested").count(),
+        3
+    );
 }
 
 async fn an_interrupting_prompt_goes_first(t: TestControl) {
@@ -78,8 +100,14 @@ async fn the_queue_is_held_after_an_interrupted_run(t: TestControl) {
     t.settle(&claim, Ending::Interrupted).await.unwrap();
     let summary = t.view(session).await.session.summary;
     assert!(summary.queue_held);
-    assert_eq!((summary.status, summary.turn_status), (SessionStatus::Interrupted, TurnStatus::Queued));
-    assert_rejected!(t.try_claim("e1").await.map(|_| ()), Rejection::NoRunAvailable);
+    assert_eq!(
+        (summary.status, summary.turn_status),
+        (SessionStatus::Interrupted, TurnStatus::Queued)
+    );
+    assert_rejected!(
+        t.try_claim("e1").await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
     t.control.continue_queue(NAMESPACE, session).await.unwrap();
     assert!(!t.view(session).await.session.summary.queue_held);
     assert_eq!(t.claim("e1").await.run_id(), waiting.run_id);
@@ -99,16 +127,29 @@ async fn resume_goes_before_a_held_queue(t: TestControl) {
 async fn cancel_settles_within_bound(t: TestControl) {
     // A willing executor: at once.
     let (session, claim) = t.running("e1").await;
-    let cancelled = t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
+    let cancelled = t
+        .control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
     assert_eq!(cancelled.status, Some(RunStatus::Cancelling));
-    assert_eq!(status(&t, session).await, (SessionStatus::Running, TurnStatus::Cancelling));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Running, TurnStatus::Cancelling)
+    );
     assert!(t.beat(&claim).await.unwrap().cancel_requested);
     t.settle(&claim, Ending::Cancelled).await.unwrap();
-    assert_eq!(status(&t, session).await, (SessionStatus::Cancelled, TurnStatus::Idle));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Cancelled, TurnStatus::Idle)
+    );
 
     // One that goes on renewing without stopping: at the deadline, whatever it does.
     let (session, claim) = t.running("e1").await;
-    t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
+    t.control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
     for _ in 0..7 {
         t.pass(5_000).await;
         let _ = t.beat(&claim).await;
@@ -122,12 +163,19 @@ async fn cancel_settles_within_bound(t: TestControl) {
 
     // A lost one: never interrupted, always cancelled.
     let (session, claim) = t.running("e1").await;
-    t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
+    t.control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
     t.pass(65_000).await;
     t.sweep().await;
     assert_eq!(t.run(claim.run_id()).await.status, RunStatus::Cancelled);
     // Asking again is harmless, and nothing active answers so.
-    let again = t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
+    let again = t
+        .control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
     assert_eq!((again.run_id, again.status), (None, None));
 }
 
@@ -135,27 +183,46 @@ async fn a_cancel_of_a_waiting_run_settles_it_at_once(t: TestControl) {
     let session = t.session().await;
     let run = t.prompt(session).await;
     let waiting = t.enqueue(session).await;
-    let cancelled = t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
-    assert_eq!((cancelled.run_id, cancelled.status), (Some(run.run_id), Some(RunStatus::Cancelled)));
+    let cancelled = t
+        .control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
+    assert_eq!(
+        (cancelled.run_id, cancelled.status),
+        (Some(run.run_id), Some(RunStatus::Cancelled))
+    );
     assert_eq!(t.claim("e1").await.run_id(), waiting.run_id);
 }
 
 async fn a_queued_run_can_be_cancelled(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let waiting = t.enqueue(session).await;
-    t.control.cancel_run(NAMESPACE, waiting.run_id, "client").await.unwrap();
+    t.control
+        .cancel_run(NAMESPACE, waiting.run_id, "client")
+        .await
+        .unwrap();
     assert_eq!(t.run(waiting.run_id).await.status, RunStatus::Cancelled);
     assert_eq!(t.view(session).await.session.summary.queued_runs, 0);
-    assert_eq!(t.view(session).await.session.summary.last_run_id, Some(claim.run_id()));
+    assert_eq!(
+        t.view(session).await.session.summary.last_run_id,
+        Some(claim.run_id())
+    );
     t.complete(&claim).await;
-    assert_eq!(status(&t, session).await, (SessionStatus::Completed, TurnStatus::Idle));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Completed, TurnStatus::Idle)
+    );
 }
 
 async fn a_never_acknowledged_cancel_settles_when_the_short_lease_ends(t: TestControl) {
     let session = t.session().await;
     t.prompt(session).await;
     let claim = t.claim("e1").await;
-    t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
+    t.control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
     t.pass(16_000).await;
     t.sweep().await;
     let run = t.run(claim.run_id()).await;
@@ -177,13 +244,25 @@ async fn a_blank_prompt_is_refused(t: TestControl) {
 
 async fn a_closed_session_takes_no_run(t: TestControl) {
     let (session, claim) = t.running("e1").await;
-    assert_rejected!(t.control.close_session(NAMESPACE, session).await.map(|_| ()), Rejection::SessionBusy { .. });
+    assert_rejected!(
+        t.control
+            .close_session(NAMESPACE, session)
+            .await
+            .map(|_| ()),
+        Rejection::SessionBusy { .. }
+    );
     t.enqueue(session).await;
     t.settle(&claim, Ending::Interrupted).await.unwrap();
     t.control.close_session(NAMESPACE, session).await.unwrap();
-    assert_eq!(status(&t, session).await, (SessionStatus::Closed, TurnStatus::Idle));
+    assert_eq!(
+        status(&t, session).await,
+        (SessionStatus::Closed, TurnStatus::Idle)
+    );
     assert_eq!(t.view(session).await.session.summary.queued_runs, 0);
-    assert_rejected!(t.try_prompt(session, OnActive::Enqueue).await, Rejection::SessionClosed);
+    assert_rejected!(
+        t.try_prompt(session, OnActive::Enqueue).await,
+        Rejection::SessionClosed
+    );
     assert_rejected!(t.resume(session).await, Rejection::SessionClosed);
     assert_eq!(t.kinds(session).await.last().unwrap(), "SessionClosed");
 }

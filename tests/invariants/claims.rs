@@ -86,7 +86,12 @@ async fn a_claim_request_gets_the_same_claim_while_it_lives(t: TestControl) {
     t.pass(10_000).await;
     t.sweep().await;
     t.beat(&again).await.unwrap();
-    let claimed = t.kinds(session).await.into_iter().filter(|kind| kind == "RunClaimed").count();
+    let claimed = t
+        .kinds(session)
+        .await
+        .into_iter()
+        .filter(|kind| kind == "RunClaimed")
+        .count();
     assert_eq!(claimed, 1);
 }
 
@@ -104,10 +109,17 @@ async fn all_calls_refused(t: &TestControl, old: &Claim) {
     assert_rejected!(t.beat(old).await, Rejection::ClaimLost);
     assert_rejected!(t.say(old, "old", "x").await, Rejection::ClaimLost);
     assert_rejected!(t.ask(old, "old").await, Rejection::ClaimLost);
-    for ending in [Ending::Completed, Ending::Failed, Ending::Cancelled, Ending::Interrupted] {
+    for ending in [
+        Ending::Completed,
+        Ending::Failed,
+        Ending::Cancelled,
+        Ending::Interrupted,
+    ] {
         assert_rejected!(t.settle(old, ending).await, Rejection::ClaimLost);
     }
-    let release = ReleaseRun { proof: old.proof.clone() };
+    let release = ReleaseRun {
+        proof: old.proof.clone(),
+    };
     assert_rejected!(t.control.release_run(release).await, Rejection::ClaimLost);
 }
 
@@ -146,7 +158,12 @@ async fn a_steadily_renewed_run_is_never_recovered(t: TestControl) {
         t.say(&claim, &format!("e{n}"), "x").await.unwrap();
     }
     assert_eq!(t.run(claim.run_id()).await.status, RunStatus::Running);
-    assert!(!t.kinds(session).await.iter().any(|kind| kind == "RunLeaseExpired"));
+    assert!(
+        !t.kinds(session)
+            .await
+            .iter()
+            .any(|kind| kind == "RunLeaseExpired")
+    );
 }
 
 async fn a_run_that_completes_between_select_and_update_stays_completed(t: TestControl) {
@@ -178,7 +195,10 @@ async fn an_abandoned_claim_answer_is_claimable_again(t: TestControl) {
                 Ok(claim) => break claim,
                 outcome => assert_rejected!(outcome.map(|_| ()), Rejection::NoRunAvailable),
             }
-            assert!(waited <= 25_000, "round {round}: not claimable within the short lease");
+            assert!(
+                waited <= 25_000,
+                "round {round}: not claimable within the short lease"
+            );
             waited += 5_000;
             t.pass(5_000).await;
             t.sweep().await;
@@ -209,7 +229,13 @@ async fn a_released_run_is_requested_at_its_old_place(t: TestControl) {
     let claim = t.claim("e1").await;
     assert_eq!(claim.run_id(), first.run_id);
     t.beat(&claim).await.unwrap();
-    let run = t.control.release_run(ReleaseRun { proof: claim.proof.clone() }).await.unwrap();
+    let run = t
+        .control
+        .release_run(ReleaseRun {
+            proof: claim.proof.clone(),
+        })
+        .await
+        .unwrap();
     assert_eq!(run.status, RunStatus::Requested);
     assert_rejected!(t.beat(&claim).await, Rejection::ClaimLost);
     let again = t.claim("e2").await;
@@ -222,8 +248,13 @@ async fn a_released_run_is_requested_at_its_old_place(t: TestControl) {
 async fn a_run_with_output_cannot_be_released(t: TestControl) {
     let (_, claim) = t.running("e1").await;
     t.say(&claim, "a", "x").await.unwrap();
-    let release = ReleaseRun { proof: claim.proof.clone() };
-    assert_rejected!(t.control.release_run(release).await, Rejection::RunHasOutput);
+    let release = ReleaseRun {
+        proof: claim.proof.clone(),
+    };
+    assert_rejected!(
+        t.control.release_run(release).await,
+        Rejection::RunHasOutput
+    );
     t.complete(&claim).await;
 }
 
@@ -232,14 +263,20 @@ async fn a_token_that_was_never_this_runs_is_invalid(t: TestControl) {
     let (_, other) = t.running("e2").await;
     for token in ["", "garbage", "1.00", "7.00", other.proof.token.secret()] {
         let forged = Claim {
-            proof: ClaimProof { token: ClaimToken::presented(token.to_owned()), ..claim.proof.clone() },
+            proof: ClaimProof {
+                token: ClaimToken::presented(token.to_owned()),
+                ..claim.proof.clone()
+            },
             claimed: claim.claimed.clone(),
         };
         assert_rejected!(t.beat(&forged).await, Rejection::ClaimTokenInvalid);
         assert_rejected!(t.say(&forged, "x", "x").await, Rejection::ClaimTokenInvalid);
     }
     let stolen = Claim {
-        proof: ClaimProof { executor_id: "e2".to_owned(), ..claim.proof.clone() },
+        proof: ClaimProof {
+            executor_id: "e2".to_owned(),
+            ..claim.proof.clone()
+        },
         claimed: claim.claimed.clone(),
     };
     assert_rejected!(t.beat(&stolen).await, Rejection::ClaimTokenInvalid);
@@ -247,22 +284,47 @@ async fn a_token_that_was_never_this_runs_is_invalid(t: TestControl) {
 
 async fn labels_pools_and_pins_decide_who_may_claim(t: TestControl) {
     let mut settings = SessionSettings::default();
-    settings.run_target.executor.labels.insert("gpu".to_owned(), "yes".to_owned());
-    settings.run_target.executor.pool = "big".to_owned();
+    settings
+        .run_target
+        .executor
+        .labels
+        .insert("gpu".to_owned(), "yes".to_owned());
+    "big".clone_into(&mut settings.run_target.executor.pool);
     settings.run_target.executor.executor_id = Some("e9".to_owned());
     t.prompt(t.session_with(settings).await).await;
     let mut request = claim_request("e9", "r-1");
-    assert_rejected!(t.claim_as(request.clone()).await.map(|_| ()), Rejection::NoRunAvailable);
-    request.contact.pool = "big".to_owned();
-    assert_rejected!(t.claim_as(request.clone()).await.map(|_| ()), Rejection::NoRunAvailable);
-    request.contact.labels.insert("gpu".to_owned(), "no".to_owned());
-    assert_rejected!(t.claim_as(request.clone()).await.map(|_| ()), Rejection::NoRunAvailable);
-    request.contact.labels.insert("gpu".to_owned(), "yes".to_owned());
-    request.contact.labels.insert("disk".to_owned(), "ssd".to_owned());
+    assert_rejected!(
+        t.claim_as(request.clone()).await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
+    "big".clone_into(&mut request.contact.pool);
+    assert_rejected!(
+        t.claim_as(request.clone()).await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
+    request
+        .contact
+        .labels
+        .insert("gpu".to_owned(), "no".to_owned());
+    assert_rejected!(
+        t.claim_as(request.clone()).await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
+    request
+        .contact
+        .labels
+        .insert("gpu".to_owned(), "yes".to_owned());
+    request
+        .contact
+        .labels
+        .insert("disk".to_owned(), "ssd".to_owned());
     let mut other = request.clone();
-    other.contact.executor_id = "e8".to_owned();
-    other.request.executor_id = "e8".to_owned();
-    assert_rejected!(t.claim_as(other).await.map(|_| ()), Rejection::NoRunAvailable);
+    "e8".clone_into(&mut other.contact.executor_id);
+    "e8".clone_into(&mut other.request.executor_id);
+    assert_rejected!(
+        t.claim_as(other).await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
     t.claim_as(request).await.unwrap();
 }
 
@@ -270,13 +332,17 @@ async fn a_held_claim_wakes_when_work_comes(t: TestControl) {
     let t = Arc::new(t);
     let waiting = {
         let t = Arc::clone(&t);
-        tokio::spawn(async move {
+        t.control.lifecycle().clone().spawn(async move {
             let request = claim_request("e1", "held-request");
             t.control.claim(request, Duration::from_secs(30)).await
         })
     };
     let session = t.session().await;
     let admitted = t.prompt(session).await;
-    let claimed = tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap().unwrap();
+    let claimed = tokio::time::timeout(Duration::from_secs(10), waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(claimed.run.run_id, admitted.run_id);
 }

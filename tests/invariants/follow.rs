@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tapedeck_control_plane::follow::EndReason;
 use tapedeck_control_plane::{CursorError, Error, FollowRequest, Followed, Follower, Start};
-use tapedeck_domain::{SessionId};
+use tapedeck_domain::SessionId;
 use tapedeck_store::Target;
 
 use crate::control::{NAMESPACE, TestControl};
@@ -37,9 +37,15 @@ fn from(session_id: SessionId, after: u64) -> FollowRequest {
 async fn follow_with_cuts(t: &TestControl, session: SessionId, last: u64, cut: usize) -> Vec<u64> {
     let mut seen: Vec<u64> = Vec::new();
     while seen.last().copied().unwrap_or(0) < last {
-        let mut follower = t.control.follow(from(session, seen.last().copied().unwrap_or(0))).await.unwrap();
+        let mut follower = t
+            .control
+            .follow(from(session, seen.last().copied().unwrap_or(0)))
+            .await
+            .unwrap();
         for _ in 0..cut {
-            let item = tokio::time::timeout(Duration::from_secs(30), follower.next()).await.unwrap();
+            let item = tokio::time::timeout(Duration::from_secs(30), follower.next())
+                .await
+                .unwrap();
             if let Some(Followed::Events(events)) = item.unwrap() {
                 seen.extend(events.iter().map(|event| event.record.session_seq));
             }
@@ -67,8 +73,10 @@ async fn follower_sees_every_event_once_in_order(t: TestControl) {
         writers.spawn(async move {
             for batch in 0..250 {
                 let ids: Vec<_> = (0..3).map(|n| format!("{writer}-{batch}-{n}")).collect();
-                let events: Vec<_> =
-                    ids.iter().map(|id| (id.as_str(), json!({"content": id, "role": "assistant"}))).collect();
+                let events: Vec<_> = ids
+                    .iter()
+                    .map(|id| (id.as_str(), json!({"content": id, "role": "assistant"})))
+                    .collect();
                 t.upload(&claim, &events).await.unwrap();
             }
         });
@@ -91,11 +99,17 @@ async fn a_cursor_beyond_the_head_is_an_error_before_the_first_frame(t: TestCont
     );
     let unknown = SessionId::new(t.control.new_id());
     let unknown = t.control.follow(from(unknown, 0)).await.map(|_| ());
-    assert!(matches!(unknown, Err(Error::NotFound(Target::Session))), "{unknown:?}");
+    assert!(
+        matches!(unknown, Err(Error::NotFound(Target::Session))),
+        "{unknown:?}"
+    );
 }
 
 async fn next(follower: &mut Follower) -> Option<Followed> {
-    tokio::time::timeout(Duration::from_secs(10), follower.next()).await.unwrap().unwrap()
+    tokio::time::timeout(Duration::from_secs(10), follower.next())
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 async fn a_run_scoped_stream_ends_with_its_run(t: TestControl) {
@@ -107,8 +121,11 @@ async fn a_run_scoped_stream_ends_with_its_run(t: TestControl) {
     t.complete(&second).await;
     let log = t.log(session).await;
     for run in [claim.run_id(), queued.run_id] {
-        let expected: Vec<_> =
-            log.iter().filter(|event| event.run_id == Some(run)).map(|event| event.session_seq).collect();
+        let expected: Vec<_> = log
+            .iter()
+            .filter(|event| event.run_id == Some(run))
+            .map(|event| event.session_seq)
+            .collect();
         assert_eq!(t.follow_run(session, run).await, expected);
     }
 }
@@ -117,27 +134,50 @@ async fn a_run_scoped_stream_opened_after_the_end_ends_at_once(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     t.complete(&claim).await;
     let head = t.view(session).await.head.head_seq;
-    let request = FollowRequest { run_id: Some(claim.run_id()), ..from(session, head) };
+    let request = FollowRequest {
+        run_id: Some(claim.run_id()),
+        ..from(session, head)
+    };
     let mut follower = t.control.follow(request).await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::Open { .. })));
-    assert!(matches!(next(&mut follower).await, Some(Followed::End(EndReason::Settled))));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::Open { .. })
+    ));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::End(EndReason::Settled))
+    ));
     assert!(next(&mut follower).await.is_none());
 }
 
 async fn a_deleted_session_ends_its_streams(t: TestControl) {
     let session = t.session().await;
     let mut follower = t.control.follow(from(session, 0)).await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::Open { .. })));
-    assert!(matches!(next(&mut follower).await, Some(Followed::Live { .. })));
-    t.control.delete_session(NAMESPACE, session, false).await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::End(EndReason::Deleted))));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::Open { .. })
+    ));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::Live { .. })
+    ));
+    t.control
+        .delete_session(NAMESPACE, session, false)
+        .await
+        .unwrap();
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::End(EndReason::Deleted))
+    ));
 }
 
 async fn a_follower_says_when_it_has_caught_up(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let head = t.view(session).await.head.head_seq;
     let mut follower = t.control.follow(from(session, 0)).await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::Open { head_seq, .. }) if head_seq == head));
+    assert!(
+        matches!(next(&mut follower).await, Some(Followed::Open { head_seq, .. }) if head_seq == head)
+    );
     let mut seen = 0;
     loop {
         match next(&mut follower).await.unwrap() {
@@ -147,19 +187,26 @@ async fn a_follower_says_when_it_has_caught_up(t: TestControl) {
         }
     }
     t.say(&claim, "a", "x").await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::Events(events)) if events.len() == 1));
+    assert!(
+        matches!(next(&mut follower).await, Some(Followed::Events(events)) if events.len() == 1)
+    );
 }
 
 async fn filters_leave_out_what_was_not_asked_for(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     t.say(&claim, "a", "x").await.unwrap();
     t.complete(&claim).await;
-    let request = FollowRequest { kinds: vec!["StreamDelta".to_owned()], ..from(session, 0) };
+    let request = FollowRequest {
+        kinds: vec!["StreamDelta".to_owned()],
+        ..from(session, 0)
+    };
     let mut follower = t.control.follow(request).await.unwrap();
     let mut kinds = Vec::new();
     loop {
         match next(&mut follower).await.unwrap() {
-            Followed::Events(events) => kinds.extend(events.iter().map(|event| event.record.kind.clone())),
+            Followed::Events(events) => {
+                kinds.extend(events.iter().map(|event| event.record.kind.clone()));
+            }
             Followed::Live { .. } => break,
             Followed::Open { .. } => {}
             other @ Followed::End(_) => panic!("{other:?}"),
@@ -174,14 +221,25 @@ async fn no_number_is_seen_before_its_commit(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let head = t.view(session).await.head.head_seq;
     let mut follower = t.control.follow(from(session, head)).await.unwrap();
-    assert!(matches!(next(&mut follower).await, Some(Followed::Open { .. })));
-    assert!(matches!(next(&mut follower).await, Some(Followed::Live { .. })));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::Open { .. })
+    ));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::Live { .. })
+    ));
     t.store.refuse_inserts_into("events").await;
     assert!(t.say(&claim, "lost", "x").await.is_err());
     t.store.allow_inserts().await;
     t.say(&claim, "kept", "x").await.unwrap();
-    let Some(Followed::Events(events)) = next(&mut follower).await else { panic!("events expected") };
-    let seen: Vec<_> = events.iter().map(|event| (event.record.session_seq, event.record.event_id.clone())).collect();
+    let Some(Followed::Events(events)) = next(&mut follower).await else {
+        panic!("events expected")
+    };
+    let seen: Vec<_> = events
+        .iter()
+        .map(|event| (event.record.session_seq, event.record.event_id.clone()))
+        .collect();
     assert_eq!(seen, [(head + 1, "kept".to_owned())]);
 }
 
@@ -191,5 +249,8 @@ async fn a_drain_ends_streams(t: TestControl) {
     next(&mut follower).await;
     next(&mut follower).await;
     t.control.lifecycle().drain();
-    assert!(matches!(next(&mut follower).await, Some(Followed::End(EndReason::Shutdown))));
+    assert!(matches!(
+        next(&mut follower).await,
+        Some(Followed::End(EndReason::Shutdown))
+    ));
 }

@@ -28,13 +28,30 @@ async fn one_key_and_many_sends_make_one_session(t: TestControl) {
     for _ in 0..10 {
         let t = Arc::clone(&t);
         sends.spawn(async move {
-            let view = t.control.create_session(NAMESPACE, SessionSettings::default(), Some(key("create", "k", "b"))).await;
+            let view = t
+                .control
+                .create_session(
+                    NAMESPACE,
+                    SessionSettings::default(),
+                    Some(key("create", "k", "b")),
+                )
+                .await;
             view.unwrap().session.session_id
         });
     }
     let ids = sends.join_all().await;
     assert!(ids.iter().all(|id| *id == ids[0]));
-    let page = t.control.sessions(NAMESPACE, PageRequest { before: None, limit: 50 }).await.unwrap();
+    let page = t
+        .control
+        .sessions(
+            NAMESPACE,
+            PageRequest {
+                before: None,
+                limit: 50,
+            },
+        )
+        .await
+        .unwrap();
     assert_eq!(page.items.len(), 1);
 }
 
@@ -49,8 +66,16 @@ async fn one_key_and_many_sends_make_one_run(t: TestControl) {
     assert_eq!(t.kinds(session).await, ["RunRequested"]);
 }
 
-async fn send(t: &TestControl, session: tapedeck_domain::SessionId) -> tapedeck_control_plane::commands::prompt::Admitted {
-    let command = t.prompt_command(session, "hi", OnActive::Reject, Some(key("prompt", "k", "b")));
+async fn send(
+    t: &TestControl,
+    session: tapedeck_domain::SessionId,
+) -> tapedeck_control_plane::commands::prompt::Admitted {
+    let command = t.prompt_command(
+        session,
+        "hi",
+        OnActive::Reject,
+        Some(key("prompt", "k", "b")),
+    );
     t.control.prompt(command).await.unwrap()
 }
 
@@ -69,17 +94,38 @@ async fn a_key_comes_before_state(t: TestControl) {
 async fn another_body_under_a_key_is_refused(t: TestControl) {
     let session = t.session().await;
     send(&t, session).await;
-    let command = t.prompt_command(session, "other", OnActive::Reject, Some(key("prompt", "k", "another body")));
-    assert_rejected!(t.control.prompt(command).await, Rejection::IdempotencyConflict);
+    let command = t.prompt_command(
+        session,
+        "other",
+        OnActive::Reject,
+        Some(key("prompt", "k", "another body")),
+    );
+    assert_rejected!(
+        t.control.prompt(command).await,
+        Rejection::IdempotencyConflict
+    );
     // Keys are scoped by operation.
-    let command = t.prompt_command(session, "other", OnActive::Enqueue, Some(key("elsewhere", "k", "another body")));
+    let command = t.prompt_command(
+        session,
+        "other",
+        OnActive::Enqueue,
+        Some(key("elsewhere", "k", "another body")),
+    );
     t.control.prompt(command).await.unwrap();
 }
 
 async fn a_refused_command_stores_no_result(t: TestControl) {
     let (session, claim) = t.running("e1").await;
-    let command = t.prompt_command(session, "hi", OnActive::Reject, Some(key("prompt", "k", "b")));
-    assert_rejected!(t.control.prompt(command).await, Rejection::SessionBusy { .. });
+    let command = t.prompt_command(
+        session,
+        "hi",
+        OnActive::Reject,
+        Some(key("prompt", "k", "b")),
+    );
+    assert_rejected!(
+        t.control.prompt(command).await,
+        Rejection::SessionBusy { .. }
+    );
     t.complete(&claim).await;
     send(&t, session).await;
 }
@@ -108,6 +154,14 @@ async fn old_keys_are_dropped_after_a_week(t: TestControl) {
     assert_eq!(send(&t, session).await, first);
     t.outage(2 * 24 * 3_600_000);
     t.sweep().await;
-    let command = t.prompt_command(session, "hi", OnActive::Reject, Some(key("prompt", "k", "b")));
-    assert_rejected!(t.control.prompt(command).await, Rejection::SessionBusy { .. });
+    let command = t.prompt_command(
+        session,
+        "hi",
+        OnActive::Reject,
+        Some(key("prompt", "k", "b")),
+    );
+    assert_rejected!(
+        t.control.prompt(command).await,
+        Rejection::SessionBusy { .. }
+    );
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapedeck_control_plane::{Error};
+use tapedeck_control_plane::Error;
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::interaction::{InteractionStatus, Scope};
 use tapedeck_domain::session::{ApprovalPolicy, SessionSettings, SessionStatus};
@@ -33,24 +33,52 @@ async fn approval_answered_once_and_survives_restart(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q1").await.unwrap();
     assert_eq!(asked.status, InteractionStatus::Pending);
-    assert_eq!(t.view(session).await.session.summary.status, SessionStatus::WaitingApproval);
+    assert_eq!(
+        t.view(session).await.session.summary.status,
+        SessionStatus::WaitingApproval
+    );
     let t = t.restarted().await;
-    let found = t.control.interaction(NAMESPACE, asked.interaction_id).await.unwrap();
+    let found = t
+        .control
+        .interaction(NAMESPACE, asked.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(found, asked);
     let answered = t.answer(asked.interaction_id, true).await.unwrap();
     assert_eq!(answered.status, InteractionStatus::Approved);
-    assert_eq!(t.view(session).await.session.summary.status, SessionStatus::Running);
+    assert_eq!(
+        t.view(session).await.session.summary.status,
+        SessionStatus::Running
+    );
     // The same answer again is fine, another is refused and changes nothing.
-    assert_eq!(t.answer(asked.interaction_id, true).await.unwrap(), answered);
+    assert_eq!(
+        t.answer(asked.interaction_id, true).await.unwrap(),
+        answered
+    );
     assert_rejected!(
         t.answer(asked.interaction_id, false).await,
-        Rejection::AlreadyResolved { status: InteractionStatus::Approved, .. }
+        Rejection::AlreadyResolved {
+            status: InteractionStatus::Approved,
+            ..
+        }
     );
     assert_eq!(t.ask(&claim, "q1").await.unwrap(), answered);
     t.complete(&claim).await;
     let kinds = t.kinds(session).await;
-    assert_eq!(kinds.iter().filter(|kind| *kind == "ApprovalRequest").count(), 1);
-    assert_eq!(kinds.iter().filter(|kind| *kind == "ApprovalResponse").count(), 1);
+    assert_eq!(
+        kinds
+            .iter()
+            .filter(|kind| *kind == "ApprovalRequest")
+            .count(),
+        1
+    );
+    assert_eq!(
+        kinds
+            .iter()
+            .filter(|kind| *kind == "ApprovalResponse")
+            .count(),
+        1
+    );
 }
 
 async fn many_answers_at_once_have_one_winner(t: TestControl) {
@@ -73,7 +101,11 @@ async fn many_answers_at_once_have_one_winner(t: TestControl) {
         assert_eq!(statuses.len(), 4);
         assert!(statuses.iter().all(|status| *status == statuses[0]));
     }
-    let responses = t.kinds(session).await.into_iter().filter(|kind| kind == "ApprovalResponse");
+    let responses = t
+        .kinds(session)
+        .await
+        .into_iter()
+        .filter(|kind| kind == "ApprovalResponse");
     assert_eq!(responses.count(), 10);
 }
 
@@ -81,16 +113,29 @@ async fn asking_again_finds_the_same_question(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let first = t.ask(&claim, "q1").await.unwrap();
     assert_eq!(t.ask(&claim, "q1").await.unwrap(), first);
-    assert_eq!(t.view(session).await.session.summary.pending_interactions, 1);
+    assert_eq!(
+        t.view(session).await.session.summary.pending_interactions,
+        1
+    );
     t.ask(&claim, "q2").await.unwrap();
-    assert_eq!(t.view(session).await.session.summary.pending_interactions, 2);
+    assert_eq!(
+        t.view(session).await.session.summary.pending_interactions,
+        2
+    );
 }
 
 async fn another_question_under_the_same_id_is_refused(t: TestControl) {
     let (_, claim) = t.running("e1").await;
     let first = t.ask(&claim, "q1").await.unwrap();
-    assert_rejected!(t.ask_for(&claim, "q1", "write").await, Rejection::RequestIdConflict { .. });
-    let stored = t.control.interaction(NAMESPACE, first.interaction_id).await.unwrap();
+    assert_rejected!(
+        t.ask_for(&claim, "q1", "write").await,
+        Rejection::RequestIdConflict { .. }
+    );
+    let stored = t
+        .control
+        .interaction(NAMESPACE, first.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(stored, first);
 }
 
@@ -99,11 +144,18 @@ async fn a_question_ends_with_its_run_and_the_resumed_run_asks_anew(t: TestContr
     let asked = t.ask(&claim, "q1").await.unwrap();
     t.pass(65_000).await;
     t.sweep().await;
-    let ended = t.control.interaction(NAMESPACE, asked.interaction_id).await.unwrap();
+    let ended = t
+        .control
+        .interaction(NAMESPACE, asked.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(ended.status, InteractionStatus::Cancelled);
     assert_rejected!(
         t.answer(asked.interaction_id, true).await,
-        Rejection::AlreadyResolved { status: InteractionStatus::Cancelled, .. }
+        Rejection::AlreadyResolved {
+            status: InteractionStatus::Cancelled,
+            ..
+        }
     );
     t.resume(session).await.unwrap();
     let claim = t.claim("e2").await;
@@ -123,9 +175,16 @@ async fn a_lost_claim_cancels_its_questions_also_on_requeue(t: TestControl) {
     let asked = t.ask(&claim, "q1").await.unwrap();
     t.pass(65_000).await;
     t.sweep().await;
-    let ended = t.control.interaction(NAMESPACE, asked.interaction_id).await.unwrap();
+    let ended = t
+        .control
+        .interaction(NAMESPACE, asked.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(ended.status, InteractionStatus::Cancelled);
-    assert_eq!(t.view(session).await.session.summary.pending_interactions, 0);
+    assert_eq!(
+        t.view(session).await.session.summary.pending_interactions,
+        0
+    );
     let again = t.claim("e1").await;
     let anew = t.ask(&again, "q1").await.unwrap();
     assert_eq!(anew.status, InteractionStatus::Pending);
@@ -134,20 +193,37 @@ async fn a_lost_claim_cancels_its_questions_also_on_requeue(t: TestControl) {
 async fn a_prompt_answers_no_question(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q1").await.unwrap();
-    assert_rejected!(t.try_prompt(session, OnActive::Reject).await, Rejection::SessionBusy { .. });
+    assert_rejected!(
+        t.try_prompt(session, OnActive::Reject).await,
+        Rejection::SessionBusy { .. }
+    );
     t.enqueue(session).await;
     let t = t.restarted().await;
-    let found = t.control.interaction(NAMESPACE, asked.interaction_id).await.unwrap();
+    let found = t
+        .control
+        .interaction(NAMESPACE, asked.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(found.status, InteractionStatus::Pending);
 }
 
 async fn a_cancel_ends_open_questions_and_answers_new_ones(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q1").await.unwrap();
-    t.control.cancel_session(NAMESPACE, session, "client").await.unwrap();
-    let ended = t.control.interaction(NAMESPACE, asked.interaction_id).await.unwrap();
+    t.control
+        .cancel_session(NAMESPACE, session, "client")
+        .await
+        .unwrap();
+    let ended = t
+        .control
+        .interaction(NAMESPACE, asked.interaction_id)
+        .await
+        .unwrap();
     assert_eq!(ended.status, InteractionStatus::Cancelled);
-    assert_eq!(t.ask(&claim, "q2").await.unwrap().status, InteractionStatus::Cancelled);
+    assert_eq!(
+        t.ask(&claim, "q2").await.unwrap().status,
+        InteractionStatus::Cancelled
+    );
     t.settle(&claim, Ending::Cancelled).await.unwrap();
 }
 
@@ -158,16 +234,28 @@ async fn an_unanswered_question_expires(t: TestControl) {
         t.pass(50_000).await;
         t.beat(&claim).await.unwrap();
     }
-    assert_rejected!(t.answer(asked.interaction_id, true).await, Rejection::AlreadyResolved { .. });
+    assert_rejected!(
+        t.answer(asked.interaction_id, true).await,
+        Rejection::AlreadyResolved { .. }
+    );
     assert_eq!(t.sweep().await.interactions, 1);
     let expired = t.ask(&claim, "q1").await.unwrap();
     assert_eq!(expired.status, InteractionStatus::Expired);
-    assert_eq!(t.view(session).await.session.summary.pending_interactions, 0);
-    assert_eq!(t.view(session).await.session.summary.status, SessionStatus::Running);
+    assert_eq!(
+        t.view(session).await.session.summary.pending_interactions,
+        0
+    );
+    assert_eq!(
+        t.view(session).await.session.summary.status,
+        SessionStatus::Running
+    );
 }
 
 async fn policies_answer_for_the_person(t: TestControl) {
-    let settings = SessionSettings { approval_policy: ApprovalPolicy::Yolo, ..SessionSettings::default() };
+    let settings = SessionSettings {
+        approval_policy: ApprovalPolicy::Yolo,
+        ..SessionSettings::default()
+    };
     let session = t.session_with(settings).await;
     t.prompt(session).await;
     let claim = t.claim("e1").await;
@@ -181,28 +269,44 @@ async fn policies_answer_for_the_person(t: TestControl) {
 async fn a_standing_answer_covers_later_questions_of_its_scope(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q1").await.unwrap();
-    t.answer_in_scope(asked.interaction_id, true, Scope::Session).await.unwrap();
+    t.answer_in_scope(asked.interaction_id, true, Scope::Session)
+        .await
+        .unwrap();
     let covered = t.ask(&claim, "q2").await.unwrap();
     assert_eq!(covered.status, InteractionStatus::Approved);
     assert!(covered.resolved_by.unwrap().starts_with("rule:session:"));
-    assert_eq!(t.ask_for(&claim, "q3", "write").await.unwrap().status, InteractionStatus::Pending);
+    assert_eq!(
+        t.ask_for(&claim, "q3", "write").await.unwrap().status,
+        InteractionStatus::Pending
+    );
     t.complete(&claim).await;
     // Later runs of the session, too; other sessions are asked.
     t.prompt(session).await;
     let claim = t.claim("e1").await;
-    assert_eq!(t.ask(&claim, "q1").await.unwrap().status, InteractionStatus::Approved);
+    assert_eq!(
+        t.ask(&claim, "q1").await.unwrap().status,
+        InteractionStatus::Approved
+    );
     let (_, other) = t.running("e2").await;
     let asked = t.ask(&other, "q1").await.unwrap();
     assert_eq!(asked.status, InteractionStatus::Pending);
-    t.answer_in_scope(asked.interaction_id, true, Scope::Always).await.unwrap();
+    t.answer_in_scope(asked.interaction_id, true, Scope::Always)
+        .await
+        .unwrap();
     let (_, third) = t.running("e3").await;
-    assert_eq!(t.ask(&third, "q1").await.unwrap().status, InteractionStatus::Approved);
+    assert_eq!(
+        t.ask(&third, "q1").await.unwrap().status,
+        InteractionStatus::Approved
+    );
 }
 
 async fn an_unknown_question_is_not_found(t: TestControl) {
     let unknown = InteractionId::new(t.control.new_id());
     let answer = t.answer(unknown, true).await;
-    assert!(matches!(answer, Err(Error::NotFound(Target::Interaction))), "{answer:?}");
+    assert!(
+        matches!(answer, Err(Error::NotFound(Target::Interaction))),
+        "{answer:?}"
+    );
 }
 
 async fn a_held_question_wakes_with_its_answer(t: TestControl) {
@@ -211,12 +315,16 @@ async fn a_held_question_wakes_with_its_answer(t: TestControl) {
     let asked = t.ask(&claim, "q1").await.unwrap();
     let held = {
         let (t, claim) = (Arc::clone(&t), claim.clone());
-        tokio::spawn(async move {
+        t.control.lifecycle().clone().spawn(async move {
             let ask = t.ask_command(&claim, "q1", "shell");
             t.control.ask(ask, Duration::from_secs(30)).await
         })
     };
     t.answer(asked.interaction_id, false).await.unwrap();
-    let answered = tokio::time::timeout(Duration::from_secs(10), held).await.unwrap().unwrap().unwrap();
+    let answered = tokio::time::timeout(Duration::from_secs(10), held)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(answered.status, InteractionStatus::Denied);
 }

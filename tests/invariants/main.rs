@@ -1,6 +1,12 @@
 //! The invariants of the design by name, and the faults that must be impossible, against every
 //! store. Each test gets a fresh database and a clock of its own.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "in a test, what must not happen ends it"
+)]
+
 #[path = "../support/control.rs"]
 #[macro_use]
 mod control;

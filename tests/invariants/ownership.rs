@@ -31,17 +31,38 @@ async fn a_live_owner_keeps_others_out(t: TestControl) {
         Rejection::OwnedElsewhere { ref owner_id, .. } if owner_id.starts_with("server:")
     );
     assert_rejected!(b.resume(session).await, Rejection::OwnedElsewhere { .. });
-    assert_rejected!(b.control.cancel_session(NAMESPACE, session, "client").await, Rejection::OwnedElsewhere { .. });
-    assert_rejected!(b.control.delete_session(NAMESPACE, session, true).await, Rejection::OwnedElsewhere { .. });
-    assert_rejected!(b.control.close_session(NAMESPACE, session).await.map(|_| ()), Rejection::OwnedElsewhere { .. });
+    assert_rejected!(
+        b.control.cancel_session(NAMESPACE, session, "client").await,
+        Rejection::OwnedElsewhere { .. }
+    );
+    assert_rejected!(
+        b.control.delete_session(NAMESPACE, session, true).await,
+        Rejection::OwnedElsewhere { .. }
+    );
+    assert_rejected!(
+        b.control
+            .close_session(NAMESPACE, session)
+            .await
+            .map(|_| ()),
+        Rejection::OwnedElsewhere { .. }
+    );
     assert_rejected!(b.beat(&claim).await, Rejection::OwnedElsewhere { .. });
-    assert_rejected!(b.say(&claim, "x", "x").await, Rejection::OwnedElsewhere { .. });
-    assert_rejected!(b.settle(&claim, Ending::Completed).await, Rejection::OwnedElsewhere { .. });
+    assert_rejected!(
+        b.say(&claim, "x", "x").await,
+        Rejection::OwnedElsewhere { .. }
+    );
+    assert_rejected!(
+        b.settle(&claim, Ending::Completed).await,
+        Rejection::OwnedElsewhere { .. }
+    );
     assert_eq!(t.log(session).await, before);
     // What another live owner holds is not even offered.
     let waiting = t.session().await;
     t.prompt(waiting).await;
-    assert_rejected!(b.try_claim("e2").await.map(|_| ()), Rejection::NoRunAvailable);
+    assert_rejected!(
+        b.try_claim("e2").await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
 }
 
 async fn renewal_keeps_epoch_takeover_advances(t: TestControl) {
@@ -53,14 +74,20 @@ async fn renewal_keeps_epoch_takeover_advances(t: TestControl) {
     t.prompt(session).await;
     assert_eq!(epoch(t.view(session).await), 1);
     t.pass(61_000).await;
-    assert_rejected!(t.control.renew_owner(NAMESPACE, session).await, Rejection::OwnerLeaseExpired);
+    assert_rejected!(
+        t.control.renew_owner(NAMESPACE, session).await,
+        Rejection::OwnerLeaseExpired
+    );
     t.control.acquire_owner(NAMESPACE, session).await.unwrap();
     assert_eq!(epoch(t.view(session).await), 2);
     t.pass(61_000).await;
     let b = other(&t, "server:other").await;
     b.control.acquire_owner(NAMESPACE, session).await.unwrap();
     assert_eq!(epoch(t.view(session).await), 3);
-    assert_rejected!(t.control.renew_owner(NAMESPACE, session).await, Rejection::StaleEpoch);
+    assert_rejected!(
+        t.control.renew_owner(NAMESPACE, session).await,
+        Rejection::StaleEpoch
+    );
 }
 
 async fn takeover_interrupts_active_run_atomically(t: TestControl) {
@@ -74,13 +101,23 @@ async fn takeover_interrupts_active_run_atomically(t: TestControl) {
     assert_eq!(run.recovery.unwrap().reason, "owner_takeover");
     assert_eq!(b.run(queued.run_id).await.status, RunStatus::Cancelled);
     let kinds = b.kinds(session).await;
-    assert_eq!(kinds.iter().filter(|kind| *kind == "OwnerChanged").count(), 1);
+    assert_eq!(
+        kinds.iter().filter(|kind| *kind == "OwnerChanged").count(),
+        1
+    );
     assert_eq!(kinds.iter().filter(|kind| *kind == "TurnEnd").count(), 2);
     // The old claim died with it, at whichever process it knocks.
     assert_rejected!(b.beat(&claim).await, Rejection::RunSettled { .. });
     assert_rejected!(t.beat(&claim).await, Rejection::OwnedElsewhere { .. });
     let summary = b.view(session).await.session.summary;
-    assert_eq!((summary.active_run_id, summary.queued_runs, summary.queue_held), (None, 0, false));
+    assert_eq!(
+        (
+            summary.active_run_id,
+            summary.queued_runs,
+            summary.queue_held
+        ),
+        (None, 0, false)
+    );
     b.prompt(session).await;
 }
 
@@ -88,7 +125,12 @@ async fn a_restart_of_the_same_owner_interrupts_nothing(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let t = t.restarted().await;
     t.beat(&claim).await.unwrap();
-    assert!(!t.kinds(session).await.iter().any(|kind| kind == "OwnerChanged"));
+    assert!(
+        !t.kinds(session)
+            .await
+            .iter()
+            .any(|kind| kind == "OwnerChanged")
+    );
 }
 
 async fn release_keeps_the_row_and_its_epoch(t: TestControl) {
@@ -99,7 +141,10 @@ async fn release_keeps_the_row_and_its_epoch(t: TestControl) {
     let b = other(&t, "server:other").await;
     b.prompt(session).await;
     assert_eq!(b.view(session).await.head.owner.unwrap().epoch.0, 2);
-    assert_rejected!(t.control.release_owner(NAMESPACE, session).await, Rejection::StaleEpoch);
+    assert_rejected!(
+        t.control.release_owner(NAMESPACE, session).await,
+        Rejection::StaleEpoch
+    );
 }
 
 async fn idle_sessions_are_released_and_never_deleted(t: TestControl) {

@@ -45,14 +45,23 @@ async fn a_run_with_attempts_left_is_requested_again(t: TestControl) {
     let run = t.prompt(session).await;
     for attempt in 1..=2 {
         let claim = t.claim("e1").await;
-        assert_eq!((claim.run_id(), claim.claimed.attempt), (run.run_id, attempt));
+        assert_eq!(
+            (claim.run_id(), claim.claimed.attempt),
+            (run.run_id, attempt)
+        );
         t.beat(&claim).await.unwrap();
         t.pass(61_000).await;
         t.sweep().await;
     }
     assert_eq!(t.run(run.run_id).await.status, RunStatus::Interrupted);
-    let expired = t.log(session).await.into_iter().filter(|event| event.kind == "RunLeaseExpired");
-    let requeued: Vec<_> = expired.map(|event| event.payload.value()["requeued"].clone()).collect();
+    let expired = t
+        .log(session)
+        .await
+        .into_iter()
+        .filter(|event| event.kind == "RunLeaseExpired");
+    let requeued: Vec<_> = expired
+        .map(|event| event.payload.value()["requeued"].clone())
+        .collect();
     assert_eq!(requeued, [true, false]);
 }
 
@@ -78,7 +87,7 @@ async fn a_poisonous_run_fails_visibly(t: TestControl) {
         // The executor is well: it polls again, only the run killed its work.
         let mut poll = crate::control::claim_request(&format!("e{n}"), &format!("poll-{n}"));
         poll.contact = contact(&format!("e{n}"));
-        poll.contact.pool = "elsewhere".to_owned();
+        "elsewhere".clone_into(&mut poll.contact.pool);
         let _ = t.control.claim(poll, std::time::Duration::ZERO).await;
         t.sweep().await;
         t.pass(10_000).await;
@@ -86,7 +95,10 @@ async fn a_poisonous_run_fails_visibly(t: TestControl) {
     let run = t.run(run.run_id).await;
     assert_eq!(run.status, RunStatus::Failed);
     assert!(run.error.unwrap().contains("claim_poison"));
-    assert_rejected!(t.try_claim("e9").await.map(|_| ()), Rejection::NoRunAvailable);
+    assert_rejected!(
+        t.try_claim("e9").await.map(|_| ()),
+        Rejection::NoRunAvailable
+    );
 }
 
 async fn lost_executors_alone_do_not_poison_a_run(t: TestControl) {

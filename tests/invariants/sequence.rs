@@ -35,7 +35,10 @@ async fn session_seq_has_no_gaps_and_no_reuse(t: TestControl) {
         t.say(&claim, &format!("a{n}"), "x").await.unwrap();
         // Retries and refusals between must not use up numbers.
         t.say(&claim, &format!("a{n}"), "x").await.unwrap();
-        assert_rejected!(t.say(&claim, &format!("a{n}"), "y").await, Rejection::EventIdConflict { .. });
+        assert_rejected!(
+            t.say(&claim, &format!("a{n}"), "y").await,
+            Rejection::EventIdConflict { .. }
+        );
     }
     t.complete(&claim).await;
     dense(&t.log(session).await);
@@ -61,8 +64,10 @@ async fn numbers_rise_densely_for_many_writers_in_one_tick(t: TestControl) {
             writers.spawn(async move {
                 for batch in 0..10 {
                     let ids: Vec<_> = (0..50).map(|n| format!("{writer}-{batch}-{n}")).collect();
-                    let events: Vec<_> =
-                        ids.iter().map(|id| (id.as_str(), json!({"content": id, "role": "assistant"}))).collect();
+                    let events: Vec<_> = ids
+                        .iter()
+                        .map(|id| (id.as_str(), json!({"content": id, "role": "assistant"})))
+                        .collect();
                     t.upload(&claim, &events).await.unwrap();
                 }
             });
@@ -74,24 +79,46 @@ async fn numbers_rise_densely_for_many_writers_in_one_tick(t: TestControl) {
     for (session, _) in &claims {
         let log = t.log(*session).await;
         dense(&log);
-        assert_eq!(log.iter().filter(|event| event.kind == "StreamDelta").count(), 2_500);
+        assert_eq!(
+            log.iter()
+                .filter(|event| event.kind == "StreamDelta")
+                .count(),
+            2_500
+        );
         let ids: HashSet<_> = log.iter().map(|event| &event.event_id).collect();
         assert_eq!(ids.len(), log.len());
     }
 }
 
 async fn one_terminal_event_per_run(t: TestControl) {
-    for ending in [Ending::Completed, Ending::Failed, Ending::Cancelled, Ending::Interrupted] {
+    for ending in [
+        Ending::Completed,
+        Ending::Failed,
+        Ending::Cancelled,
+        Ending::Interrupted,
+    ] {
         let (session, claim) = t.running("e1").await;
         t.settle(&claim, ending).await.unwrap();
         // Whatever comes afterwards adds no second one.
         t.settle(&claim, ending).await.unwrap();
-        let other = if ending == Ending::Failed { Ending::Completed } else { Ending::Failed };
+        let other = if ending == Ending::Failed {
+            Ending::Completed
+        } else {
+            Ending::Failed
+        };
         assert_rejected!(t.settle(&claim, other).await, Rejection::RunSettled { .. });
-        t.control.cancel_session("default", session, "client").await.unwrap();
+        t.control
+            .cancel_session("default", session, "client")
+            .await
+            .unwrap();
         t.pass(200_000).await;
         t.sweep().await;
-        let ends = t.kinds(session).await.into_iter().filter(|kind| kind == "TurnEnd").count();
+        let ends = t
+            .kinds(session)
+            .await
+            .into_iter()
+            .filter(|kind| kind == "TurnEnd")
+            .count();
         assert_eq!(ends, 1, "{ending}");
         assert_eq!(t.run(claim.run_id()).await.status, ending.status());
     }
@@ -99,13 +126,20 @@ async fn one_terminal_event_per_run(t: TestControl) {
 
 async fn reupload_is_idempotent(t: TestControl) {
     let (session, claim) = t.running("e1").await;
-    let batch = [("a", json!({"content": "1", "role": "assistant"})), ("b", json!({"content": "2", "role": "assistant"}))];
+    let batch = [
+        ("a", json!({"content": "1", "role": "assistant"})),
+        ("b", json!({"content": "2", "role": "assistant"})),
+    ];
     let first = t.upload(&claim, &batch).await.unwrap();
     let head = t.view(session).await.head.head_seq;
     assert_eq!(t.upload(&claim, &batch).await.unwrap(), first);
     assert_eq!(t.view(session).await.head.head_seq, head);
     // Also when a retried batch carries new events behind the stored ones.
-    let longer = [batch[0].clone(), batch[1].clone(), ("c", json!({"content": "3", "role": "assistant"}))];
+    let longer = [
+        batch[0].clone(),
+        batch[1].clone(),
+        ("c", json!({"content": "3", "role": "assistant"})),
+    ];
     let third = t.upload(&claim, &longer).await.unwrap();
     assert_eq!(third[..2], first[..]);
     assert_eq!(third[2].as_ref().unwrap().session_seq, head + 1);
@@ -135,7 +169,10 @@ async fn settled_run_accepts_no_event(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     t.complete(&claim).await;
     let before = t.log(session).await;
-    assert_rejected!(t.say(&claim, "late", "x").await, Rejection::RunSettled { .. });
+    assert_rejected!(
+        t.say(&claim, "late", "x").await,
+        Rejection::RunSettled { .. }
+    );
     assert_rejected!(t.beat(&claim).await, Rejection::RunSettled { .. });
     assert_rejected!(t.ask(&claim, "q").await, Rejection::RunSettled { .. });
     assert_eq!(t.log(session).await, before);
@@ -146,7 +183,10 @@ async fn a_batch_with_one_new_event_after_the_settle_writes_nothing(t: TestContr
     t.say(&claim, "a", "x").await.unwrap();
     t.complete(&claim).await;
     let before = t.log(session).await;
-    let batch = [("a", json!({"content": "x", "role": "assistant"})), ("b", json!({"content": "y", "role": "assistant"}))];
+    let batch = [
+        ("a", json!({"content": "x", "role": "assistant"})),
+        ("b", json!({"content": "y", "role": "assistant"})),
+    ];
     assert_rejected!(t.upload(&claim, &batch).await, Rejection::RunSettled { .. });
     assert_eq!(t.log(session).await, before);
 }
@@ -154,7 +194,10 @@ async fn a_batch_with_one_new_event_after_the_settle_writes_nothing(t: TestContr
 async fn an_event_id_twice_in_one_batch_counts_once(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let same = json!({"content": "x", "role": "assistant"});
-    let records = t.upload(&claim, &[("a", same.clone()), ("a", same)]).await.unwrap();
+    let records = t
+        .upload(&claim, &[("a", same.clone()), ("a", same)])
+        .await
+        .unwrap();
     assert_eq!(records[0], records[1]);
     dense(&t.log(session).await);
 }
@@ -171,7 +214,10 @@ async fn completion_waits_for_missing_events(t: TestControl) {
     };
     assert_rejected!(
         t.settle_with(&claim, end.clone(), Some(2)).await,
-        Rejection::EventsMissing { expected: 2, stored: 1 }
+        Rejection::EventsMissing {
+            expected: 2,
+            stored: 1
+        }
     );
     t.say(&claim, "b", "y").await.unwrap();
     t.settle_with(&claim, end, Some(2)).await.unwrap();

@@ -24,21 +24,33 @@ async fn rollback_of_failed_create_leaves_nothing(t: TestControl) {
     let before = t.store.row_counts().await;
     t.store.refuse_inserts_into("session_heads").await;
     let key = crate::control::key("create", "k", "b");
-    let failed = t.control.create_session(NAMESPACE, SessionSettings::default(), Some(key.clone())).await;
+    let failed = t
+        .control
+        .create_session(NAMESPACE, SessionSettings::default(), Some(key.clone()))
+        .await;
     assert!(matches!(failed, Err(Error::Store(_))), "{failed:?}");
     assert_eq!(t.store.row_counts().await, before);
     t.store.allow_inserts().await;
-    t.control.create_session(NAMESPACE, SessionSettings::default(), Some(key)).await.unwrap();
+    t.control
+        .create_session(NAMESPACE, SessionSettings::default(), Some(key))
+        .await
+        .unwrap();
 }
 
 async fn listing_cost_is_flat(t: TestControl) {
     // The number of statements of a page does not depend on how much there is; that each is an
     // indexed one is the store's own test. The benchmark measures the time.
-    let page = PageRequest { before: None, limit: 50 };
+    let page = PageRequest {
+        before: None,
+        limit: 50,
+    };
     for _ in 0..60 {
         t.session().await;
     }
-    let (few, statements) = t.store.count_reads(t.control.sessions(NAMESPACE, page)).await;
+    let (few, statements) = t
+        .store
+        .count_reads(t.control.sessions(NAMESPACE, page))
+        .await;
     assert_eq!(few.unwrap().items.len(), 50);
     for _ in 0..400 {
         t.session().await;
@@ -47,14 +59,21 @@ async fn listing_cost_is_flat(t: TestControl) {
     for n in 0..50 {
         t.say(&claim, &format!("{n}"), "x").await.unwrap();
     }
-    let (many, now) = t.store.count_reads(t.control.sessions(NAMESPACE, page)).await;
+    let (many, now) = t
+        .store
+        .count_reads(t.control.sessions(NAMESPACE, page))
+        .await;
     assert_eq!(many.unwrap().items.len(), 50);
     assert_eq!((statements, now), (1, 1));
     // Every session comes exactly once, newest first.
     let mut seen = Vec::new();
     let mut before = None;
     loop {
-        let page = t.control.sessions(NAMESPACE, PageRequest { before, limit: 50 }).await.unwrap();
+        let page = t
+            .control
+            .sessions(NAMESPACE, PageRequest { before, limit: 50 })
+            .await
+            .unwrap();
         seen.extend(page.items.into_iter().map(|view| view.session.session_id));
         before = page.next;
         if before.is_none() {
@@ -67,18 +86,30 @@ async fn listing_cost_is_flat(t: TestControl) {
 
 async fn deletion_is_explicit_only(t: TestControl) {
     let (session, claim) = t.running("e1").await;
-    assert_rejected!(t.control.delete_session(NAMESPACE, session, false).await, Rejection::SessionBusy { .. });
+    assert_rejected!(
+        t.control.delete_session(NAMESPACE, session, false).await,
+        Rejection::SessionBusy { .. }
+    );
     t.complete(&claim).await;
     t.outage(10 * 365 * 24 * 3_600_000);
     for _ in 0..3 {
         t.sweep().await;
     }
     assert!(!t.log(session).await.is_empty());
-    t.control.delete_session(NAMESPACE, session, false).await.unwrap();
+    t.control
+        .delete_session(NAMESPACE, session, false)
+        .await
+        .unwrap();
     let gone = t.control.session(NAMESPACE, session).await;
-    assert!(matches!(gone, Err(Error::NotFound(Target::Session))), "{gone:?}");
+    assert!(
+        matches!(gone, Err(Error::NotFound(Target::Session))),
+        "{gone:?}"
+    );
     let gone = t.control.run(NAMESPACE, claim.run_id()).await;
-    assert!(matches!(gone, Err(Error::NotFound(Target::Run))), "{gone:?}");
+    assert!(
+        matches!(gone, Err(Error::NotFound(Target::Run))),
+        "{gone:?}"
+    );
 }
 
 async fn a_forced_delete_takes_the_active_run_along(t: TestControl) {
@@ -87,9 +118,15 @@ async fn a_forced_delete_takes_the_active_run_along(t: TestControl) {
     t.say(&claim, "a", "x").await.unwrap();
     t.ask(&claim, "q").await.unwrap();
     t.enqueue(session).await;
-    t.control.delete_session(NAMESPACE, session, true).await.unwrap();
+    t.control
+        .delete_session(NAMESPACE, session, true)
+        .await
+        .unwrap();
     let beat = t.beat(&claim).await;
-    assert!(matches!(beat, Err(Error::NotFound(Target::Run))), "{beat:?}");
+    assert!(
+        matches!(beat, Err(Error::NotFound(Target::Run))),
+        "{beat:?}"
+    );
     let mut left = t.store.row_counts().await;
     left.retain(|(table, _)| table != "executors");
     let mut empty = empty;
@@ -99,21 +136,44 @@ async fn a_forced_delete_takes_the_active_run_along(t: TestControl) {
 
 async fn settings_change_only_where_no_run_depends_on_them(t: TestControl) {
     let (session, claim) = t.running("e1").await;
-    let title = SettingsPatch { title: Some(Some("new".to_owned())), ..SettingsPatch::default() };
-    let view = t.control.configure_session(NAMESPACE, session, title.clone()).await.unwrap();
+    let title = SettingsPatch {
+        title: Some(Some("new".to_owned())),
+        ..SettingsPatch::default()
+    };
+    let view = t
+        .control
+        .configure_session(NAMESPACE, session, title.clone())
+        .await
+        .unwrap();
     assert_eq!(view.session.settings.title.as_deref(), Some("new"));
-    let policy = SettingsPatch { approval_policy: Some(ApprovalPolicy::Yolo), ..SettingsPatch::default() };
+    let policy = SettingsPatch {
+        approval_policy: Some(ApprovalPolicy::Yolo),
+        ..SettingsPatch::default()
+    };
     assert_rejected!(
-        t.control.configure_session(NAMESPACE, session, policy.clone()).await.map(|_| ()),
+        t.control
+            .configure_session(NAMESPACE, session, policy.clone())
+            .await
+            .map(|_| ()),
         Rejection::SessionBusy { .. }
     );
     t.complete(&claim).await;
-    let view = t.control.configure_session(NAMESPACE, session, policy).await.unwrap();
+    let view = t
+        .control
+        .configure_session(NAMESPACE, session, policy)
+        .await
+        .unwrap();
     assert_eq!(view.session.settings.approval_policy, ApprovalPolicy::Yolo);
     // The event names what changed, never the values; a patch without effect writes nothing.
     let log = t.log(session).await;
-    assert_eq!(log.last().unwrap().payload.value(), json!({"changed": ["approval_policy"]}));
-    t.control.configure_session(NAMESPACE, session, title).await.unwrap();
+    assert_eq!(
+        log.last().unwrap().payload.value(),
+        json!({"changed": ["approval_policy"]})
+    );
+    t.control
+        .configure_session(NAMESPACE, session, title)
+        .await
+        .unwrap();
     assert_eq!(t.log(session).await, log);
 }
 
@@ -121,8 +181,14 @@ async fn another_namespace_sees_nothing(t: TestControl) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q").await.unwrap();
     let elsewhere = "elsewhere";
-    assert!(matches!(t.control.session(elsewhere, session).await, Err(Error::NotFound(Target::Session))));
-    assert!(matches!(t.control.run(elsewhere, claim.run_id()).await, Err(Error::NotFound(Target::Run))));
+    assert!(matches!(
+        t.control.session(elsewhere, session).await,
+        Err(Error::NotFound(Target::Session))
+    ));
+    assert!(matches!(
+        t.control.run(elsewhere, claim.run_id()).await,
+        Err(Error::NotFound(Target::Run))
+    ));
     assert!(matches!(
         t.control.interaction(elsewhere, asked.interaction_id).await,
         Err(Error::NotFound(Target::Interaction))
@@ -131,7 +197,24 @@ async fn another_namespace_sees_nothing(t: TestControl) {
         t.control.cancel_session(elsewhere, session, "client").await,
         Err(Error::NotFound(Target::Session))
     ));
-    let page = PageRequest { before: None, limit: 10 };
-    assert!(t.control.sessions(elsewhere, page).await.unwrap().items.is_empty());
-    assert!(t.control.runs(elsewhere, None, page).await.unwrap().items.is_empty());
+    let page = PageRequest {
+        before: None,
+        limit: 10,
+    };
+    assert!(
+        t.control
+            .sessions(elsewhere, page)
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    assert!(
+        t.control
+            .runs(elsewhere, None, page)
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
 }

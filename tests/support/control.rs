@@ -35,28 +35,28 @@ use tapedeck_store::{EventFilter, SessionView};
 use super::stores::TestStore;
 
 /// The namespace of all tests.
-pub const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// A control plane under test.
-pub struct TestControl {
-    pub control: ControlPlane,
-    pub store: TestStore,
+pub(crate) struct TestControl {
+    pub(crate) control: ControlPlane,
+    pub(crate) store: TestStore,
 }
 
 impl TestControl {
     /// Over a fresh database.
-    pub async fn fresh() -> Self {
+    pub(crate) async fn fresh() -> Self {
         Self::over(TestStore::fresh().await).await
     }
 
     /// Over this database, as the deployment's owner; credits outages as a starting server does.
-    pub async fn over(store: TestStore) -> Self {
+    pub(crate) async fn over(store: TestStore) -> Self {
         let owner_id = format!("server:{}", store.store.reader().identity().deployment_id);
         Self::owned_by(store, &owner_id).await
     }
 
     /// Over this database, as this owner.
-    pub async fn owned_by(store: TestStore, owner_id: &str) -> Self {
+    pub(crate) async fn owned_by(store: TestStore, owner_id: &str) -> Self {
         let timing = Timing::STANDARD;
         let control = ControlPlane::new(Options {
             store: Arc::clone(&store.store),
@@ -77,13 +77,13 @@ impl TestControl {
     }
 
     /// The same database under a new control plane, as after a restart of the process.
-    pub async fn restarted(self) -> Self {
+    pub(crate) async fn restarted(self) -> Self {
         let store = self.store.reopened(self.control).await;
         Self::over(store).await
     }
 
     /// Lets time pass while the deployment is alive: the sweep's sign of life comes every period.
-    pub async fn pass(&self, ms: i64) {
+    pub(crate) async fn pass(&self, ms: i64) {
         let period = self.control.timing().sweep_ms;
         let mut left = ms;
         while left > 0 {
@@ -95,19 +95,19 @@ impl TestControl {
     }
 
     /// Lets time pass while nobody is alive.
-    pub fn outage(&self, ms: i64) {
+    pub(crate) fn outage(&self, ms: i64) {
         self.store.clock.advance(ms);
     }
 
-    pub async fn sweep(&self) -> Swept {
+    pub(crate) async fn sweep(&self) -> Swept {
         sweep::step(&self.control).await.unwrap()
     }
 
-    pub async fn session(&self) -> SessionId {
+    pub(crate) async fn session(&self) -> SessionId {
         self.session_with(SessionSettings::default()).await
     }
 
-    pub async fn session_with(&self, settings: SessionSettings) -> SessionId {
+    pub(crate) async fn session_with(&self, settings: SessionSettings) -> SessionId {
         let view = self
             .control
             .create_session(NAMESPACE, settings, None)
@@ -116,21 +116,25 @@ impl TestControl {
         view.session.session_id
     }
 
-    pub async fn view(&self, session: SessionId) -> SessionView {
+    pub(crate) async fn view(&self, session: SessionId) -> SessionView {
         self.control.session(NAMESPACE, session).await.unwrap()
     }
 
-    pub async fn run(&self, run: RunId) -> Run {
+    pub(crate) async fn run(&self, run: RunId) -> Run {
         self.control.run(NAMESPACE, run).await.unwrap()
     }
 
-    pub async fn try_prompt(&self, session: SessionId, on_active: OnActive) -> Outcome<Admitted> {
+    pub(crate) async fn try_prompt(
+        &self,
+        session: SessionId,
+        on_active: OnActive,
+    ) -> Outcome<Admitted> {
         self.control
             .prompt(self.prompt_command(session, "do it", on_active, None))
             .await
     }
 
-    pub fn prompt_command(
+    pub(crate) fn prompt_command(
         &self,
         session_id: SessionId,
         text: &str,
@@ -150,15 +154,15 @@ impl TestControl {
         }
     }
 
-    pub async fn prompt(&self, session: SessionId) -> Admitted {
+    pub(crate) async fn prompt(&self, session: SessionId) -> Admitted {
         self.try_prompt(session, OnActive::Reject).await.unwrap()
     }
 
-    pub async fn enqueue(&self, session: SessionId) -> Admitted {
+    pub(crate) async fn enqueue(&self, session: SessionId) -> Admitted {
         self.try_prompt(session, OnActive::Enqueue).await.unwrap()
     }
 
-    pub async fn resume(&self, session: SessionId) -> Outcome<Admitted> {
+    pub(crate) async fn resume(&self, session: SessionId) -> Outcome<Admitted> {
         let request = ResumeRequest {
             reason: "user_resume".to_owned(),
             ..ResumeRequest::default()
@@ -166,12 +170,12 @@ impl TestControl {
         self.control.resume(NAMESPACE, session, request).await
     }
 
-    pub async fn try_claim(&self, executor_id: &str) -> Outcome<Claim> {
+    pub(crate) async fn try_claim(&self, executor_id: &str) -> Outcome<Claim> {
         let request_id = format!("request-{}", self.control.new_id());
         self.claim_as(claim_request(executor_id, &request_id)).await
     }
 
-    pub async fn claim_as(&self, claim: ClaimRun) -> Outcome<Claim> {
+    pub(crate) async fn claim_as(&self, claim: ClaimRun) -> Outcome<Claim> {
         let executor_id = claim.contact.executor_id.clone();
         let claimed = self.control.claim(claim, Duration::ZERO).await?;
         Ok(Claim {
@@ -185,12 +189,12 @@ impl TestControl {
         })
     }
 
-    pub async fn claim(&self, executor_id: &str) -> Claim {
+    pub(crate) async fn claim(&self, executor_id: &str) -> Claim {
         self.try_claim(executor_id).await.unwrap()
     }
 
     /// A session with a run that an executor works on.
-    pub async fn running(&self, executor_id: &str) -> (SessionId, Claim) {
+    pub(crate) async fn running(&self, executor_id: &str) -> (SessionId, Claim) {
         let session = self.session().await;
         self.prompt(session).await;
         let claim = self.claim(executor_id).await;
@@ -198,7 +202,7 @@ impl TestControl {
         (session, claim)
     }
 
-    pub async fn beat(&self, claim: &Claim) -> Outcome<Beat> {
+    pub(crate) async fn beat(&self, claim: &Claim) -> Outcome<Beat> {
         let beat = Heartbeat {
             proof: claim.proof.clone(),
             lease_ms: None,
@@ -206,7 +210,11 @@ impl TestControl {
         self.control.heartbeat(beat, Duration::ZERO).await
     }
 
-    pub async fn upload(&self, claim: &Claim, events: &[(&str, Value)]) -> Outcome<Recorded> {
+    pub(crate) async fn upload(
+        &self,
+        claim: &Claim,
+        events: &[(&str, Value)],
+    ) -> Outcome<Recorded> {
         let batch = events
             .iter()
             .enumerate()
@@ -230,7 +238,7 @@ impl TestControl {
     }
 
     /// Uploads one text delta.
-    pub async fn say(&self, claim: &Claim, id: &str, text: &str) -> Outcome<Recorded> {
+    pub(crate) async fn say(&self, claim: &Claim, id: &str, text: &str) -> Outcome<Recorded> {
         self.upload(
             claim,
             &[(id, json!({"content": text, "role": "assistant"}))],
@@ -238,7 +246,7 @@ impl TestControl {
         .await
     }
 
-    pub async fn settle(&self, claim: &Claim, ending: Ending) -> Outcome<Run> {
+    pub(crate) async fn settle(&self, claim: &Claim, ending: Ending) -> Outcome<Run> {
         let end = RunEnd {
             ending,
             result: Some(json!({"answer": 42})),
@@ -249,7 +257,7 @@ impl TestControl {
         self.settle_with(claim, end, None).await
     }
 
-    pub async fn settle_with(
+    pub(crate) async fn settle_with(
         &self,
         claim: &Claim,
         end: RunEnd,
@@ -264,7 +272,7 @@ impl TestControl {
         self.control.settle_run(command).await
     }
 
-    pub async fn settle_with_state(
+    pub(crate) async fn settle_with_state(
         &self,
         claim: &Claim,
         ending: Ending,
@@ -286,15 +294,15 @@ impl TestControl {
         self.control.settle_run(command).await.unwrap()
     }
 
-    pub async fn complete(&self, claim: &Claim) -> Run {
+    pub(crate) async fn complete(&self, claim: &Claim) -> Run {
         self.settle(claim, Ending::Completed).await.unwrap()
     }
 
-    pub async fn ask(&self, claim: &Claim, request_id: &str) -> Outcome<Interaction> {
+    pub(crate) async fn ask(&self, claim: &Claim, request_id: &str) -> Outcome<Interaction> {
         self.ask_for(claim, request_id, "shell").await
     }
 
-    pub async fn ask_for(
+    pub(crate) async fn ask_for(
         &self,
         claim: &Claim,
         request_id: &str,
@@ -305,7 +313,7 @@ impl TestControl {
             .await
     }
 
-    pub fn ask_command(&self, claim: &Claim, request_id: &str, tool: &str) -> Ask {
+    pub(crate) fn ask_command(&self, claim: &Claim, request_id: &str, tool: &str) -> Ask {
         Ask {
             proof: claim.proof.clone(),
             interaction_id: InteractionId::new(self.control.new_id()),
@@ -321,12 +329,16 @@ impl TestControl {
         }
     }
 
-    pub async fn answer(&self, interaction: InteractionId, approved: bool) -> Outcome<Interaction> {
+    pub(crate) async fn answer(
+        &self,
+        interaction: InteractionId,
+        approved: bool,
+    ) -> Outcome<Interaction> {
         self.answer_in_scope(interaction, approved, Scope::Once)
             .await
     }
 
-    pub async fn answer_in_scope(
+    pub(crate) async fn answer_in_scope(
         &self,
         interaction: InteractionId,
         approved: bool,
@@ -344,7 +356,7 @@ impl TestControl {
     }
 
     /// The whole log of a session.
-    pub async fn log(&self, session_id: SessionId) -> Vec<EventRecord> {
+    pub(crate) async fn log(&self, session_id: SessionId) -> Vec<EventRecord> {
         let mut log: Vec<EventRecord> = Vec::new();
         loop {
             let after = log.last().map_or(0, |event| event.session_seq);
@@ -365,7 +377,7 @@ impl TestControl {
     }
 
     /// The kinds of a session's log, in order.
-    pub async fn kinds(&self, session: SessionId) -> Vec<String> {
+    pub(crate) async fn kinds(&self, session: SessionId) -> Vec<String> {
         self.log(session)
             .await
             .into_iter()
@@ -374,7 +386,7 @@ impl TestControl {
     }
 
     /// Follows a run from its first event to its end; gives the numbers seen.
-    pub async fn follow_run(&self, session_id: SessionId, run_id: RunId) -> Vec<u64> {
+    pub(crate) async fn follow_run(&self, session_id: SessionId, run_id: RunId) -> Vec<u64> {
         let request = FollowRequest {
             namespace: NAMESPACE.to_owned(),
             session_id,
@@ -395,19 +407,19 @@ impl TestControl {
 
 /// A claim that a test's executor holds.
 #[derive(Debug, Clone)]
-pub struct Claim {
-    pub proof: ClaimProof,
-    pub claimed: ClaimedRun,
+pub(crate) struct Claim {
+    pub(crate) proof: ClaimProof,
+    pub(crate) claimed: ClaimedRun,
 }
 
 impl Claim {
-    pub fn run_id(&self) -> RunId {
+    pub(crate) fn run_id(&self) -> RunId {
         self.proof.run_id
     }
 }
 
 /// What an executor of this name sends to claim.
-pub fn claim_request(executor_id: &str, request_id: &str) -> ClaimRun {
+pub(crate) fn claim_request(executor_id: &str, request_id: &str) -> ClaimRun {
     ClaimRun {
         contact: contact(executor_id),
         request: ClaimRequest {
@@ -421,7 +433,7 @@ pub fn claim_request(executor_id: &str, request_id: &str) -> ClaimRun {
 }
 
 /// What an executor of this name says of itself.
-pub fn contact(executor_id: &str) -> Contact {
+pub(crate) fn contact(executor_id: &str) -> Contact {
     Contact {
         executor_id: executor_id.to_owned(),
         instance_id: Some(format!("{executor_id}-instance")),
@@ -437,7 +449,7 @@ pub fn contact(executor_id: &str) -> Contact {
 }
 
 /// A key of the test's own.
-pub fn key(operation: &str, key: &str, body: &str) -> IdempotencyKey {
+pub(crate) fn key(operation: &str, key: &str, body: &str) -> IdempotencyKey {
     IdempotencyKey {
         namespace: NAMESPACE.to_owned(),
         principal: "client:test".to_owned(),

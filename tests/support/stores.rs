@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 /// The clock of a test: both clocks of the store, and the machine's boots.
 #[derive(Debug, Clone)]
-pub struct TestClock {
+pub(crate) struct TestClock {
     manual: ManualClock,
     lease: Arc<AtomicI64>,
     boot: Arc<AtomicU64>,
@@ -25,54 +25,69 @@ pub struct TestClock {
 impl TestClock {
     fn new() -> Self {
         let manual = ManualClock::new(Timestamp(1_800_000_000_000), LeaseInstant(5_000_000));
-        Self { manual, lease: Arc::new(AtomicI64::new(5_000_000)), boot: Arc::new(AtomicU64::new(1)) }
+        Self {
+            manual,
+            lease: Arc::new(AtomicI64::new(5_000_000)),
+            boot: Arc::new(AtomicU64::new(1)),
+        }
     }
 
     /// Moves both clocks.
-    pub fn advance(&self, ms: i64) {
+    pub(crate) fn advance(&self, ms: i64) {
         self.manual.advance(ms);
         self.lease.fetch_add(ms, Ordering::SeqCst);
     }
 
     /// The lease clock.
-    pub fn lease(&self) -> i64 {
+    pub(crate) fn lease(&self) -> i64 {
         self.lease.load(Ordering::SeqCst)
     }
 
     /// Starts another boot whose lease clock shows `lease`; it counts from the next open.
-    pub fn reboot(&self, lease: i64) {
+    pub(crate) fn reboot(&self, lease: i64) {
         self.boot.fetch_add(1, Ordering::SeqCst);
         self.manual.set_lease(LeaseInstant(lease));
         self.lease.store(lease, Ordering::SeqCst);
     }
 
     fn clock(&self) -> Clock {
-        Clock::manual(self.manual.clone(), &format!("boot-{}", self.boot.load(Ordering::SeqCst)))
+        Clock::manual(
+            self.manual.clone(),
+            &format!("boot-{}", self.boot.load(Ordering::SeqCst)),
+        )
     }
 }
 
 /// An open database in a directory of its own.
-pub struct TestStore {
-    pub store: Arc<dyn Store>,
-    pub clock: TestClock,
+pub(crate) struct TestStore {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: TestClock,
     sqlite: Arc<SqliteStore>,
     dir: Arc<TempDir>,
 }
 
 impl TestStore {
-    pub async fn fresh() -> Self {
+    pub(crate) async fn fresh() -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         Self::open(dir, TestClock::new()).await
     }
 
     async fn open(dir: Arc<TempDir>, clock: TestClock) -> Self {
-        let options = Options { clock: clock.clock(), ..Options::new(dir.path(), Mode::Server) };
+        let options = Options {
+            clock: clock.clock(),
+            ..Options::new(dir.path(), Mode::Server)
+        };
         let sqlite = Arc::new(SqliteStore::open(options).await.unwrap());
-        Self { store: Arc::<SqliteStore>::clone(&sqlite), clock, sqlite, dir }
+        Self {
+            store: Arc::<SqliteStore>::clone(&sqlite),
+            clock,
+            sqlite,
+            dir,
+        }
     }
 
     /// The same open database, for a second control plane.
-    pub fn shared(&self) -> Self {
+    pub(crate) fn shared(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),
             clock: self.clock.clone(),
@@ -82,17 +97,22 @@ impl TestStore {
     }
 
     /// Closes the database and opens it again, as a restarted process does.
-    pub async fn reopened(self, control: ControlPlane) -> Self {
+    pub(crate) async fn reopened(self, control: ControlPlane) -> Self {
         control.lifecycle().finish(Duration::from_secs(5)).await;
         drop(control);
         self.store.close().await;
-        let Self { store, clock, sqlite, dir } = self;
+        let Self {
+            store,
+            clock,
+            sqlite,
+            dir,
+        } = self;
         drop((store, sqlite));
         Self::open(dir, clock).await
     }
 
     /// Makes every insert into a table fail, as a store's own fault would.
-    pub async fn refuse_inserts_into(&self, table: &str) {
+    pub(crate) async fn refuse_inserts_into(&self, table: &str) {
         let trigger = format!(
             "CREATE TRIGGER refuse_inserts BEFORE INSERT ON {table} \
              BEGIN SELECT RAISE(ABORT, 'refused by the test'); END"
@@ -100,25 +120,26 @@ impl TestStore {
         self.run(&trigger).await;
     }
 
-    pub async fn allow_inserts(&self) {
+    pub(crate) async fn allow_inserts(&self) {
         self.run("DROP TRIGGER refuse_inserts").await;
     }
 
     /// How many rows each table holds.
-    pub async fn row_counts(&self) -> Vec<(String, i64)> {
+    pub(crate) async fn row_counts(&self) -> Vec<(String, i64)> {
         let mut connection = self.connection().await;
         let tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE '\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite%' ORDER BY name";
         let names: Vec<String> = scalar(&mut connection, tables).await;
         let mut counts = Vec::new();
         for name in names {
-            let count: Vec<i64> = scalar(&mut connection, &format!("SELECT count(*) FROM {name}")).await;
+            let count: Vec<i64> =
+                scalar(&mut connection, &format!("SELECT count(*) FROM {name}")).await;
             counts.push((name, count[0]));
         }
         counts
     }
 
     /// Runs a read and counts its statements.
-    pub async fn count_reads<T>(&self, read: impl Future<Output = T>) -> (T, u64) {
+    pub(crate) async fn count_reads<T>(&self, read: impl Future<Output = T>) -> (T, u64) {
         let before = self.sqlite.read_statements();
         let output = read.await;
         (output, self.sqlite.read_statements() - before)

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 /// Be an agent without a model that does what a script in the prompt says, over ACP on stdio.
 ///
 /// Steps, one a line or divided by `;`: say TEXT, think TEXT, plan A | B, tool NAME {json},
-/// ask TOOL {json}, two-asks, stream N [EVERY_MS], slow SECONDS, write PATH TEXT, read PATH, usage,
+/// ask TOOL {json}, two-asks, stream `N [EVERY_MS]`, slow SECONDS, write PATH TEXT, read PATH, usage,
 /// remember, and for tests noise, long BYTES, flood N, crash [CODE], exit, hang,
 /// ignore-cancel SECONDS, spawn, fail MESSAGE.
 #[derive(Debug, clap::Args)]
