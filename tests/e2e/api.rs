@@ -156,14 +156,25 @@ impl Claim {
 
     /// Uploads these events; gives the records.
     pub(crate) async fn upload(&self, address: SocketAddr, events: &[Value]) -> Vec<Value> {
-        let answer = self.request("events", json!({"events": events})).send(address).await.ok();
-        answer["events"].as_array().unwrap().clone()
+        records(&self.request("events", json!({"events": events})).send(address).await.ok())
     }
 
     pub(crate) async fn complete(&self, address: SocketAddr) -> Value {
         let body = json!({"status": "completed", "result": {"ok": true}});
         self.request("complete", body).send(address).await.ok()
     }
+}
+
+/// The records in the answer to an upload, as the log shows them.
+#[track_caller]
+pub(crate) fn records(answer: &Value) -> Vec<Value> {
+    let strip = |event: &Value| {
+        let mut event = event.clone();
+        let recorded = event.as_object_mut().unwrap().remove("recorded");
+        assert_eq!(recorded, Some(json!(true)), "{event}");
+        event
+    };
+    answer["events"].as_array().unwrap().iter().map(strip).collect()
 }
 
 /// An agent's words as an event.

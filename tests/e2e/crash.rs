@@ -269,7 +269,7 @@ impl Hand {
         let Some(answer) = self.under(claim, "events", json!({"events": events})).await else {
             return Held::Lost;
         };
-        let records = answer.json()["events"].as_array().unwrap().clone();
+        let records = api::records(&answer.json());
         for (sent, record) in events.iter().zip(&records) {
             assert_eq!((&record["event_id"], &record["payload"]), (&sent["event_id"], &sent["data"]));
         }

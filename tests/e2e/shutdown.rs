@@ -58,7 +58,7 @@ async fn a_drain_ends_within_its_bound_and_loses_nothing_acknowledged() {
                 let request = claim.request("events", json!({"events": [event]}));
                 match request.try_send(address).await {
                     Ok(answer) if answer.status == 200 => {
-                        acknowledged.extend(answer.json()["events"].as_array().unwrap().clone());
+                        acknowledged.extend(api::records(&answer.json()));
                     }
                     Ok(answer) => {
                         assert_eq!(answer.problem(), (503, "draining".to_owned()));

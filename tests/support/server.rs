@@ -20,7 +20,7 @@ use crate::wait::{eventually, within};
 /// For a process to start or to end.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Lines of a log that are shown when a test fails.
-const LOG_LINES: usize = 60;
+const LOG_LINES: usize = 30;
 
 /// The directories of one test.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 ///
 /// Steps, one a line or divided by `;`: say TEXT, think TEXT, plan A | B, tool NAME {json},
 /// ask TOOL {json}, two-asks, stream `N [EVERY_MS]`, slow SECONDS, write PATH TEXT, read PATH, usage,
-/// remember, and for tests noise, long BYTES, flood N, crash [CODE], exit, hang,
+/// remember, and for tests noise, long BYTES, flood N, crash `CODE`, exit, hang,
 /// ignore-cancel SECONDS, spawn, fail MESSAGE.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -20,8 +20,8 @@ use crate::config::{self, Config, Given};
 use crate::context::{Context, ServerFile, open_store, write_whole};
 use crate::exit::{Exit, Failed};
 
-/// Events and bytes of each followed session that are kept in memory.
-const RING: (usize, usize) = (4_096, 8 << 20);
+/// Events and bytes of each followed session that are kept in memory (stores §6).
+const RING: (usize, usize) = (256, 1 << 20);
 /// For tasks that outlive the connections; the drain as a whole takes at most 25 s.
 const FINISH: Duration = Duration::from_secs(4);
 

@@ -18,7 +18,7 @@ use tapedeck_store_sqlite::{self as sqlite, SqliteStore};
 use crate::config::{self, Config, Durability};
 
 /// Events and bytes of a followed session that are kept in memory.
-const RING: (usize, usize) = (1_024, 4 << 20);
+const RING: (usize, usize) = (256, 1 << 20);
 /// For the loops of the control plane to end.
 const FINISH: Duration = Duration::from_secs(5);
 
