@@ -5,11 +5,14 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anstyle::{AnsiColor, Style};
-use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell, ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use tapedeck_domain::Timestamp;
 
 use crate::config;
+
+/// Narrower terminals get tables that are not fitted to them.
+const LEAST_WIDTH: u16 = 80;
 
 /// How a piece of text is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,9 +118,16 @@ impl Printer {
             .collect();
         if self.is_terminal {
             let mut table = Table::new();
+            // Where there is no room, lines are longer than the screen, but ids stay whole.
+            let has_room = table.width().is_some_and(|width| width >= LEAST_WIDTH);
+            let arrangement = if has_room {
+                ContentArrangement::Dynamic
+            } else {
+                ContentArrangement::Disabled
+            };
             table
                 .load_style(presets::NOTHING)
-                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_content_arrangement(arrangement)
                 .set_header(head.iter().map(|name| {
                     let cell = Cell::new(name);
                     if self.color.out {
@@ -128,6 +138,9 @@ impl Printer {
                 }));
             for row in rows {
                 table.add_row(row);
+            }
+            if let Some(first) = table.column_mut(0) {
+                first.set_constraint(ColumnConstraint::ContentWidth);
             }
             return self.line(table.trim_fmt());
         }

@@ -126,9 +126,10 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let mut options = options(config, server.client()?, &id)?;
     options.heartbeat_client = server.client()?;
     agent.drive(config, &mut options)?;
-    tracing::info!(executor_id = id, server = server.url, "executor.started");
     let shutdown = Shutdown::default();
-    let working = Executor::new(options)?.run(shutdown.clone());
+    let executor = Executor::new(options)?;
+    tracing::info!(executor_id = id, server = server.url, "executor.started");
+    let working = executor.run(shutdown.clone());
     let mut working = std::pin::pin!(working);
     loop {
         tokio::select! {

@@ -246,7 +246,7 @@ impl<'a> Scene<'a> {
         match self.followed.answers {
             Answers::Here => {
                 self.rendering.close()?;
-                let choices = "  [y]es, [s]ession, [a]lways or [n]o? ";
+                let choices = format!("  {question}: [y]es, [s]ession, [a]lways or [n]o? ");
                 self.printer
                     .text(self.printer.paint(Tone::Alert, choices))?;
                 if self.lines.is_none() {

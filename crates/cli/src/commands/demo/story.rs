@@ -47,6 +47,7 @@ pub(super) async fn tell(stage: &mut Stage, telling: Telling) -> anyhow::Result<
         client,
         url,
         seen: Vec::new(),
+        is_counting: false,
     };
     story.start_executor().await?;
     let (session, first, mut frames) = story.start_run().await?;
@@ -80,6 +81,8 @@ struct Story<'a> {
     url: String,
     /// The numbers of all events that were followed live.
     seen: Vec<u64>,
+    /// Whether a passing line stands where the next event goes.
+    is_counting: bool,
 }
 
 impl Story<'_> {
@@ -201,6 +204,7 @@ impl Story<'_> {
         self.telling.heading(5, title)?;
         let (telling, began) = (self.telling, Instant::now());
         let lease = Duration::from_secs(LEASE_SECONDS.into());
+        self.is_counting = true;
         let waiting = self.events_for(lease + SWEEP, frames, |event| event.kind == "TurnEnd");
         let counting = async {
             loop {
@@ -217,6 +221,7 @@ impl Story<'_> {
             waited = waiting => waited,
             counted = counting => counted,
         };
+        self.is_counting = false;
         telling.passed()?;
         waited.context("the run was not recovered")?;
         let settled = self.client.run(run).await?;
@@ -419,7 +424,7 @@ impl Story<'_> {
         mut is_last: impl FnMut(&StreamEvent) -> bool,
     ) -> anyhow::Result<()> {
         let mut rendering = self.telling.rendering();
-        let telling = self.telling;
+        let (telling, is_counting) = (self.telling, self.is_counting);
         let reading = async {
             loop {
                 let event = match frames.next().await.transpose()? {
@@ -429,7 +434,9 @@ impl Story<'_> {
                 };
                 self.seen.push(event.session_seq);
                 if let Some(rendering) = &mut rendering {
-                    telling.passed()?;
+                    if is_counting {
+                        telling.passed()?;
+                    }
                     rendering.event(&event)?;
                 }
                 if is_last(&event) {

@@ -117,12 +117,11 @@ impl Telling {
             Some(dir) => {
                 let dir = dir.display();
                 self.printer
-                    .line("   The session is kept; look at it, or go on with it:")?;
+                    .line("   The session is kept. Look at it, or serve it again:")?;
                 self.printer
                     .line(format!("   $ tapedeck --data-dir {dir} sessions list"))?;
-                let resume = "resume --last --agent demo --prompt 'remember'";
                 self.printer
-                    .line(format!("   $ tapedeck --data-dir {dir} {resume}"))
+                    .line(format!("   $ tapedeck --data-dir {dir} serve"))
             }
             None => self
                 .printer
