@@ -28,10 +28,30 @@ async fn texts(connection: &mut SqliteConnection, statement: &str) -> Vec<String
 /// Runs a statement against a database that no server holds.
 pub(crate) async fn change(data_dir: &Path, statement: &str) {
     let mut connection = open(data_dir, false).await;
+    run(&mut connection, statement).await;
+    connection.close().await.unwrap();
+}
+
+/// The write lock, held by this process beside a server.
+pub(crate) struct WriteLock(SqliteConnection);
+
+impl WriteLock {
+    pub(crate) async fn take(data_dir: &Path) -> Self {
+        let mut connection = open(data_dir, false).await;
+        run(&mut connection, "BEGIN IMMEDIATE").await;
+        Self(connection)
+    }
+
+    pub(crate) async fn release(mut self) {
+        run(&mut self.0, "ROLLBACK").await;
+        self.0.close().await.unwrap();
+    }
+}
+
+async fn run(connection: &mut SqliteConnection, statement: &str) {
     #[expect(clippy::disallowed_methods, reason = "a test's own statement")]
     let query = sqlx::query(AssertSqlSafe(statement.to_owned()));
-    query.execute(&mut connection).await.unwrap();
-    connection.close().await.unwrap();
+    query.execute(connection).await.unwrap();
 }
 
 /// What each row of the log has to do with the others.

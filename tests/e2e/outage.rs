@@ -72,7 +72,9 @@ async fn an_outage_longer_than_the_lease_ends_the_agent_and_hands_the_run_back()
     let place = Arc::new(Place::new());
     let mut server = Server::scaled(&place, SCALE).await;
     let address = server.address;
-    let worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
+    // A lease of 6 s: long enough for the executor to hand back what it held.
+    let options = ExecutorOptions { lease_seconds: 30, ..ExecutorOptions::named("x1") };
+    let _worker = executor(&place, &server.url(), &options);
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; slow 300").await;
     has_said(address, &session, &run, "tick 3\n").await;
@@ -92,7 +94,6 @@ async fn an_outage_longer_than_the_lease_ends_the_agent_and_hands_the_run_back()
     let (again, _) = resume(address, &session, "say again").await;
     let again = settled(address, &again).await;
     assert_eq!((&again["status"], &again["parent_run_id"]), (&json!("completed"), &json!(run)));
-    drop(worker);
 }
 
 /// From outside what `expired_claim_is_recovered_without_restart` says inside.

@@ -302,3 +302,89 @@ async fn a_run_handed_to_a_poll_that_left_is_claimable_again() {
         claim.complete(address).await;
     }
 }
+
+/// A run that ends in the very moment in which the sweep takes it away: one of both wins (faults 13).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_reported_at_the_last_moment_stays_or_is_refused() {
+    let place = Arc::new(Place::new());
+    // A lease of 5 s is 0.1 s, and so is the sweep's period.
+    let server = Server::scaled(&place, 0.02).await;
+    let address = server.address;
+    let mut ends = tokio::task::JoinSet::new();
+    for number in 0..60_u64 {
+        ends.spawn(async move {
+            let pool = format!("race-{number}");
+            let session = session_in(address, &pool).await;
+            prompt(address, &session, "go").await;
+            let body = json!({"executor_id": "x", "pool": pool, "lease_seconds": 5});
+            let claim = Request::post("/executor/runs/claim", &body).send(address).await;
+            let claim = Claim::of(claim.ok());
+            // What is raced for is the end of the lease; each tries at another moment around it.
+            tokio::time::sleep(Duration::from_millis(60 + 3 * number)).await;
+            let end = claim.request("complete", json!({"status": "completed"})).send(address).await;
+            (claim, end)
+        });
+    }
+    let mut won = 0;
+    while let Some(end) = ends.join_next().await {
+        let (claim, end) = end.unwrap();
+        let settled = async || {
+            let run = api::run(address, &claim.run_id).await;
+            // A claim that was never acknowledged goes back to its place.
+            (api::is_terminal(&run) || run["status"] == "requested").then_some(run)
+        };
+        let run = eventually("the claim is over", Duration::from_secs(20), settled).await;
+        if end.status == 200 {
+            won += 1;
+            assert_eq!(run["status"], "completed");
+        } else {
+            let (status, code) = end.problem();
+            assert_eq!(status, 409);
+            assert!(["claim_lost", "run_settled"].contains(&code.as_str()), "{code}");
+            assert_ne!(run["status"], "completed");
+        }
+        let log = api::log(address, &claim.session_id).await;
+        api::assert_dense(&log);
+        let ends = log.iter().filter(|event| event["kind"] == "TurnEnd").count();
+        assert_eq!(ends, usize::from(api::is_terminal(&run)));
+    }
+    eprintln!("{won} of 60 ended in time");
+}
+
+/// What can't be stored is refused at the edge, and the run goes on (faults 17).
+#[tokio::test]
+async fn an_event_that_cannot_be_stored_is_refused_and_its_run_goes_on() {
+    let (_place, server) = start().await;
+    let address = server.address;
+    let claim = api::spoken(&server, "edge", 1).await;
+    let before = api::log(address, &claim.session_id).await;
+    let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
+    let good = words("good", "in the same batch");
+    for bad in [
+        words("nul", "a\u{0}b"),
+        words("i\u{0}d", "text"),
+        json!({"event_id": "kind", "event": "a\u{0}", "data": {}}),
+        json!({"event_id": "deep", "event": "Note", "data": {"deep": deep}}),
+        words("large", &"x".repeat(300 * 1024)),
+        json!({"event_id": "", "event": "Note", "data": {}}),
+        json!({"event_id": "server", "event": "RunRequested", "data": {}}),
+        json!({"event_id": "srv:mine", "event": "Note", "data": {}}),
+    ] {
+        let id = bad["event_id"].clone();
+        let answer = claim.request("events", json!({"events": [good, bad]})).send(address).await;
+        let (status, _) = answer.problem();
+        assert!([400, 422].contains(&status), "{id}: {}", answer.text());
+    }
+    // A lone surrogate is no text, so it never becomes JSON here.
+    let mut raw = claim.request("events", json!({"events": [words("lone", "SURROGATE")]})).bytes(address);
+    let text = String::from_utf8(raw.clone()).unwrap().replace("SURROGATE", "\\udc00xxx");
+    raw = text.into_bytes();
+    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut socket, &raw).await.unwrap();
+    let mut head = [0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut socket, &mut head).await.unwrap();
+    assert!([b"HTTP/1.1 400", b"HTTP/1.1 422"].contains(&&head), "{}", String::from_utf8_lossy(&head));
+    assert_eq!(api::log(address, &claim.session_id).await, before, "nothing of those batches is there");
+    claim.upload(address, &[good]).await;
+    assert_eq!(claim.complete(address).await["status"], "completed");
+}

@@ -1,10 +1,14 @@
 //! One directory, one server: who may open the database, and who is told what (rules R8).
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
 
 use crate::api::{self, session_in};
 use crate::database;
 use crate::server::{Place, Server};
+use crate::wait::within;
 
 const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
                      VALUES (9999, 'from the future', 1, x'00', 0)";
@@ -44,7 +48,7 @@ async fn a_command_finds_the_server_that_holds_its_directory() {
     assert_eq!(ids(&by_itself), [session]);
     // And a server that ends in good order leaves nothing.
     server.restart().await;
-    let status = server.process.terminate(std::time::Duration::from_secs(25)).await;
+    let status = server.process.terminate(Duration::from_secs(25)).await;
     assert!(status.success());
     assert!(!data.join("server.json").exists());
     place.run(&list).await.exits(0);
@@ -78,4 +82,35 @@ async fn a_killed_server_starts_again_on_what_it_left() {
         server.restart().await;
     }
     assert_eq!(api::list(server.address, "/sessions", "sessions").await.len(), 3);
+}
+
+/// Another process may hold the file's write lock for a while, e.g. to copy it (faults 20).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_waits_for_the_lock_of_another_process() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let address = server.address;
+    let claim = api::spoken(&server, "lock", 5).await;
+    let held = database::WriteLock::take(&place.data()).await;
+    let mut writes = JoinSet::new();
+    for number in 0..20 {
+        let claim = claim.clone();
+        writes.spawn(async move {
+            let event = api::words(&format!("late-{number}"), "waits");
+            claim.upload(address, &[event]).await;
+        });
+    }
+    // Readers go on meanwhile, and no write is answered before it is done.
+    for _ in 0..20 {
+        let log = api::log(address, &claim.session_id).await;
+        assert!(log.iter().all(|event| event["payload"]["content"] != "waits"));
+    }
+    assert!(writes.try_join_next().is_none());
+    held.release().await;
+    while let Some(written) = within("writes end", Duration::from_secs(30), writes.join_next()).await {
+        written.unwrap();
+    }
+    let log = api::log(address, &claim.session_id).await;
+    assert_eq!(log.iter().filter(|event| event["payload"]["content"] == "waits").count(), 20);
+    api::assert_dense(&log);
 }

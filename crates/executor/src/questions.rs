@@ -9,10 +9,12 @@ use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::interaction::{InteractionStatus, Scope as AnswerScope};
 use tapedeck_protocol::executor::{ApprovalRequest, ApprovalResponse};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::backend::{Answer, Question, Questions, Scope};
 use crate::held::{Held, Stop};
+use crate::upload::Flush;
 use crate::verdict::{Pauses, Verdict, told, within};
 
 /// How long one request is held; then the same question goes on waiting.
@@ -29,6 +31,8 @@ pub(crate) struct RunQuestions {
     pub(crate) client: Client,
     /// How long a question stays open; the server's default if not given.
     pub(crate) timeout_seconds: Option<u32>,
+    /// To the uploader.
+    pub(crate) flushes: mpsc::Sender<Flush>,
 }
 
 #[async_trait]
@@ -47,6 +51,7 @@ impl RunQuestions {
     async fn answer(&self, question: Question) -> Answer {
         // Whoever was asked may have been shown it: the run can't start again as if nothing was.
         self.held.note_output();
+        self.deliver_earlier_events().await;
         let request = self.request(question);
         let mut pauses = Pauses::up_to(PAUSE_LIMIT);
         loop {
@@ -75,6 +80,15 @@ impl RunQuestions {
                     };
                 }
             }
+        }
+    }
+
+    /// What the agent did before it asked comes before the question in the log.
+    async fn deliver_earlier_events(&self) {
+        let (flush, flushed) = oneshot::channel();
+        if self.flushes.send(flush).await.is_ok() {
+            // An error means that the uploader has ended; the question then meets the same end.
+            let _ = flushed.await;
         }
     }
 

@@ -26,7 +26,7 @@ use crate::held::{Held, Stop};
 use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
 use crate::spool::Spool;
-use crate::upload::Uploader;
+use crate::upload::{FLUSH_QUEUE, Flush, Uploader};
 use crate::workspace::{WorkspaceTarget, Workspaces};
 
 /// Events between the agent and the uploader; while they wait the agent's output is not read.
@@ -145,9 +145,13 @@ impl Run<'_> {
             payload: json!({"turn_id": self.held.run_id, "attempt": self.held.attempt}),
         });
         let (events, queue) = mpsc::channel(EVENT_QUEUE);
+        let (flushes, flush_queue) = mpsc::channel(FLUSH_QUEUE);
         let turn = self.turn(workspace);
-        let io = self.connections(events);
-        let (end, count) = tokio::join!(self.agent(backend, turn, io), uploader.run(queue));
+        let io = self.connections(events, flushes);
+        let (end, count) = tokio::join!(
+            self.agent(backend, turn, io),
+            uploader.run(queue, flush_queue)
+        );
         match (self.held.stopped(), end) {
             (Some(Stop::Lost(_)), _) => Ended::Lost,
             (Some(Stop::Unrecorded(text)), AgentEnd::Stopped(_) | AgentEnd::Own(_)) => {
@@ -192,11 +196,16 @@ impl Run<'_> {
         AgentEnd::Own(end_of(outcome))
     }
 
-    fn connections(&self, events: mpsc::Sender<AgentEvent>) -> TurnIo {
+    fn connections(
+        &self,
+        events: mpsc::Sender<AgentEvent>,
+        flushes: mpsc::Sender<Flush>,
+    ) -> TurnIo {
         let questions = RunQuestions {
             held: Arc::clone(self.held),
             client: self.shared.client.clone(),
             timeout_seconds: self.shared.options.question_seconds,
+            flushes,
         };
         TurnIo {
             events,

@@ -11,7 +11,7 @@ use futures::future::OptionFuture;
 use tapedeck_client::Client;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::event::uploaded;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::backend::AgentEvent;
@@ -27,6 +27,12 @@ const UPLOAD_LIMIT: Duration = Duration::from_secs(30);
 
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 
+/// Asks the uploader to deliver what it was given so far.
+pub(crate) type Flush = oneshot::Sender<()>;
+
+/// Questions that may wait for their events at once; more wait for a place.
+pub(crate) const FLUSH_QUEUE: usize = 64;
+
 /// Sends the events of one claim.
 #[derive(Debug)]
 pub(crate) struct Uploader {
@@ -37,6 +43,8 @@ pub(crate) struct Uploader {
     /// When the oldest unsealed event came.
     since: Instant,
     acknowledged: u64,
+    /// Wait until everything before them is delivered.
+    flushing: Vec<Flush>,
 }
 
 /// A batch could not be delivered; what that means is in the claim's stop.
@@ -56,6 +64,7 @@ impl Uploader {
             batch,
             since: Instant::now(),
             acknowledged: 0,
+            flushing: Vec::new(),
         }
     }
 
@@ -75,17 +84,25 @@ impl Uploader {
 
     /// Sends until the last sender of events is gone and all is acknowledged, or the claim is lost.
     /// Gives the number of events that the server has acknowledged.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<AgentEvent>) -> u64 {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<AgentEvent>,
+        mut flushes: mpsc::Receiver<Flush>,
+    ) -> u64 {
         let held = Arc::clone(&self.held);
         tokio::select! {
             biased;
             () = held.lost() => {}
-            () = self.pump(&mut events) => {}
+            () = self.pump(&mut events, &mut flushes) => {}
         }
         self.acknowledged
     }
 
-    async fn pump(&mut self, events: &mut mpsc::Receiver<AgentEvent>) {
+    async fn pump(
+        &mut self,
+        events: &mut mpsc::Receiver<AgentEvent>,
+        flushes: &mut mpsc::Receiver<Flush>,
+    ) {
         let mut open = true;
         let mut delivery: OptionFuture<Delivery> = None.into();
         let mut sending = false;
@@ -101,8 +118,15 @@ impl Uploader {
                 delivery = Some(next).into();
                 sending = true;
             }
-            if !open && !sending && self.batch.is_empty() {
+            let delivered = !sending && self.batch.is_empty() && self.spool.is_empty();
+            if !open && delivered {
                 return;
+            }
+            if delivered && events.is_empty() {
+                for flush in self.flushing.drain(..) {
+                    // Whoever asked may have given up.
+                    let _ = flush.send(());
+                }
             }
             let room = open && !self.batch.is_full();
             let due = self.since + LINGER;
@@ -120,6 +144,7 @@ impl Uploader {
                     Some(event) => self.push(event),
                     None => open = false,
                 },
+                Some(flush) = flushes.recv() => self.flushing.push(flush),
                 () = sleep_until(due), if !sending && !self.batch.is_empty() => {}
             }
         }
@@ -130,7 +155,8 @@ impl Uploader {
     async fn seal_what_is_due(&mut self, open: bool, sending: bool) -> std::io::Result<()> {
         loop {
             let waited = !sending && self.spool.is_empty() && self.since.elapsed() >= LINGER;
-            let due = self.batch.is_full() || !open || waited;
+            let asked = !self.flushing.is_empty();
+            let due = self.batch.is_full() || !open || waited || asked;
             if self.batch.is_empty() || !due || self.spool.is_full() {
                 return Ok(());
             }

@@ -24,7 +24,7 @@ pub struct CapabilitiesResponse {
     pub approval_policies: Vec<String>,
     /// What a prompt may do while a run is active.
     pub on_active: Vec<String>,
-    /// Kinds of workspace.
+    /// Kinds of workspace that our executors prepare.
     pub workspace_kinds: Vec<String>,
     /// How executors may be attached.
     pub executor_kinds: Vec<String>,
@@ -94,13 +94,19 @@ impl CapabilitiesResponse {
             storage: storage.to_owned(),
             approval_policies: words(ApprovalPolicy::ALL, ApprovalPolicy::as_str),
             on_active: words(OnActive::ALL, OnActive::as_str),
-            workspace_kinds: words(WorkspaceKind::ALL, WorkspaceKind::as_str),
-            executor_kinds: words(ExecutorAttachment::ALL, ExecutorAttachment::as_str),
+            workspace_kinds: words(SERVED_WORKSPACES, WorkspaceKind::as_str),
+            executor_kinds: words(
+                &[ExecutorAttachment::LocalAttached],
+                ExecutorAttachment::as_str,
+            ),
             token_required,
             limits: LimitsResponse::THIS,
         }
     }
 }
+
+/// Kinds of workspace that our executor prepares; others are stored for executors that know them.
+const SERVED_WORKSPACES: &[WorkspaceKind] = &[WorkspaceKind::LocalPath, WorkspaceKind::Scratch];
 
 fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Vec<String> {
     all.iter().map(|value| word(*value).to_owned()).collect()
@@ -113,6 +119,10 @@ pub struct HealthResponse {
     pub status: String,
     /// The server's version.
     pub version: String,
+    /// The store: `sqlite` or `postgres`.
+    pub storage: String,
+    /// `full`, or `relaxed` where the operator chose that commits don't wait for the disk.
+    pub durability: String,
 }
 
 /// Answer of `GET /readyz` with 200: the store answers and the server isn't draining.

@@ -1,6 +1,8 @@
 //! Opening: locks first, then the schema, then the connections. A database of a newer version is
 //! refused before anything is written to it.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -89,6 +91,7 @@ async fn prepare(
             return Ok(conn);
         }
         if lock.try_alone()? {
+            create_private(connect.get_filename())?;
             let mut conn = connect.connect().await.map_err(from_sqlx)?;
             MIGRATIONS.run(&mut conn).await.map_err(internal)?;
             lock.share().await?;
@@ -97,6 +100,17 @@ async fn prepare(
         lock.share_later().await?;
     }
     Err(lock.refused_alone())
+}
+
+/// Makes the database's file for its owner alone; SQLite gives the same rights to the files it puts
+/// beside it. The directory may be open to others.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    let made = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path);
+    made.map(drop).map_err(internal)
 }
 
 /// Connects if there is a database and it has the present schema.

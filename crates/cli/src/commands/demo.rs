@@ -4,6 +4,7 @@
 mod processes;
 mod story;
 mod telling;
+mod watching;
 
 use std::path::PathBuf;
 

@@ -66,13 +66,13 @@ impl Rendering {
             "ToolCallBegin" => {
                 let name = event.text("tool_name").unwrap_or("a tool");
                 let arguments = brief(event.data.get("arguments"));
-                self.line(Tone::Strong, "▸", &format!("{name} {arguments}"))
+                self.line(Tone::Strong, "▸", format!("{name} {arguments}").trim_end())
             }
             "ToolResultDelta" => self.result(event),
             "Plan" => self.plan(event),
             "ApprovalRequest" => {
                 let question = Question::of(event);
-                self.line(Tone::Alert, "?", &question.to_string())
+                self.line(Tone::Alert, "?", &format!("asks to use {question}"))
             }
             "ApprovalResponse" => self.answer(event),
             "TurnCancelling" => self.line(Tone::Alert, "!", "cancelling"),
@@ -213,7 +213,8 @@ impl Question {
 
 impl std::fmt::Display for Question {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "asks to use {} {}", self.tool_name, self.arguments)
+        let space = if self.arguments.is_empty() { "" } else { " " };
+        write!(f, "{}{space}{}", self.tool_name, self.arguments)
     }
 }
 

@@ -12,7 +12,10 @@ use crate::script::{Answer, Tail, client, scripted};
 use crate::{Paging, Secret, Start};
 
 fn health() -> Answer {
-    Answer::json(200, &json!({"status": "ok", "version": "1"}))
+    Answer::json(
+        200,
+        &json!({"status": "ok", "version": "1", "storage": "sqlite", "durability": "full"}),
+    )
 }
 
 fn accepted() -> Value {
@@ -45,6 +48,8 @@ async fn a_call_is_made_again_after_503_and_succeeds() {
     let expected = HealthResponse {
         status: "ok".to_owned(),
         version: "1".to_owned(),
+        storage: "sqlite".to_owned(),
+        durability: "full".to_owned(),
     };
     assert_eq!(client.health().await.unwrap(), expected);
     let log = log.lock().unwrap();
@@ -284,7 +289,7 @@ async fn a_remote_server_is_called_under_its_base_path_with_the_token() {
         while !request.ends_with(b"\r\n\r\n") {
             request.push(socket.read_u8().await.unwrap());
         }
-        let body = r#"{"status":"ok","version":"1"}"#;
+        let body = r#"{"status":"ok","version":"1","storage":"sqlite","durability":"full"}"#;
         let answer = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()

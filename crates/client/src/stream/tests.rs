@@ -396,7 +396,9 @@ async fn a_router_is_followed_in_process_and_a_page_in_its_place_is_refused() {
     let stream = open(1) + &event(1) + &end("settled");
     let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8")];
     let events = axum::routing::get(move || async move { (headers, stream) });
-    let health = axum::routing::get(|| async { r#"{"status":"ok","version":"1"}"# });
+    let health = axum::routing::get(|| async {
+        r#"{"status":"ok","version":"1","storage":"sqlite","durability":"full"}"#
+    });
     let router = axum::Router::new()
         .route("/sessions/{id}/events", events)
         .route("/healthz", health);

@@ -21,7 +21,7 @@ pub struct SettleRun {
     pub proof: ClaimProof,
     /// How it ends; carries the digest of the body.
     pub end: RunEnd,
-    /// Events the executor uploaded, all attempts.
+    /// Events the executor uploaded under this claim (ADR 7).
     pub event_count: Option<u64>,
     /// The agent's own state for a later resume.
     pub agent_state: Option<Value>,

@@ -158,6 +158,26 @@ async fn a_question_goes_on_waiting_over_broken_connections_and_gets_its_answer(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_came_before_a_question_is_delivered_before_it() {
+    let server = FakeServer::new(LEASE);
+    server.fail_next("events", &[Fault::Unreachable, Fault::Unreachable]);
+    let agent = ScriptedAgent::new(|_, io| async move {
+        for number in 0..3 {
+            io.events.send(piece(number)).await.unwrap();
+        }
+        io.questions.ask(question()).await;
+        outcome(OutcomeStatus::Completed)
+    });
+    let running = start(&server, agent);
+    server.wait_for("approval", 1).await;
+    let delivered = ["TurnBegin", "StreamDelta", "StreamDelta", "StreamDelta"];
+    assert_eq!(kinds(&server.events()), delivered);
+    server.resolve(true);
+    assert_eq!(server.wait_for_end().await["event_count"], 4);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancel_ends_an_open_question_without_an_approval() {
     let server = FakeServer::new(LEASE);
     let agent = ScriptedAgent::new(|_, io| async move {

@@ -36,7 +36,7 @@ pub struct CompleteRequest {
     pub result: Option<Value>,
     /// Why it did not end well.
     pub error: Option<String>,
-    /// Events uploaded for the run, all attempts.
+    /// Events uploaded under this claim.
     pub event_count: Option<u64>,
     /// The tape that `tape_entries` belong to.
     #[schema(value_type = Option<Uuid>)]

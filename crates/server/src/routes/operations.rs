@@ -32,9 +32,12 @@ pub(super) async fn capabilities(call: Call) -> Json<CapabilitiesResponse> {
     responses((status = 200, body = HealthResponse))
 )]
 pub(super) async fn healthz(call: Call) -> Json<HealthResponse> {
+    let health = call.control().store().health();
     Json(HealthResponse {
         status: "ok".to_owned(),
         version: call.server.version.to_owned(),
+        storage: health.engine.to_owned(),
+        durability: health.durability.to_owned(),
     })
 }
 

@@ -191,3 +191,25 @@ async fn local_processes_that_start_at_once_make_one_database() {
         store.close().await;
     }
 }
+
+#[tokio::test]
+async fn the_database_is_its_owners_alone_wherever_it_lies() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let store = SqliteStore::open(Options::new(dir.path(), Mode::Server))
+        .await
+        .unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with("tapedeck.db")
+        {
+            let mode = entry.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{entry:?} {mode:o}");
+        }
+    }
+    store.close().await;
+}

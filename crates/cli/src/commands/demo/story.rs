@@ -1,15 +1,13 @@
 //! The story: eight steps over the public interface, each checked.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use serde_json::{Map, json};
-use tapedeck_client::{Client, Follow, Follower, Frame, Start, StreamEvent, StreamOptions};
+use tapedeck_client::{Client, Follower};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::WorkspaceKind;
 use tapedeck_domain::{RunId, SessionId};
-use tapedeck_protocol::event::{EventResponse, EventsQuery};
 use tapedeck_protocol::interaction::ResolveRequest;
 use tapedeck_protocol::run::{PromptRequest, ResumeRequest};
 use tapedeck_protocol::run_target::{RunTargetRequest, WorkspaceBody};
@@ -18,6 +16,7 @@ use tokio::time::Instant;
 
 use super::processes::{LEASE_SECONDS, Stage};
 use super::telling::{Step, Telling};
+use super::watching::{STEP, Watch};
 use crate::commands::rendering::Question;
 
 const FIRST: &str = "demo-one";
@@ -30,8 +29,6 @@ const CONTINUE: &str = "say I have what was said before, and go on.; \
                         ask shell {\"command\": \"make test\"}; stream 12 80; say The report is done.";
 /// Pieces of the agent's message that are shown before its executor is killed.
 const PIECES: usize = 12;
-/// A step that takes longer has failed.
-const STEP: Duration = Duration::from_secs(25);
 /// The sweep's period with its jitter, and some time for a busy machine.
 const SWEEP: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(250);
@@ -41,13 +38,13 @@ pub(super) async fn tell(stage: &mut Stage, telling: Telling) -> anyhow::Result<
     telling.begin()?;
     let url = start_server(stage, telling).await?;
     let client = Client::http(&url, None)?;
+    let watch = Watch::new(client.clone(), telling);
     let mut story = Story {
         stage,
         telling,
         client,
         url,
-        seen: Vec::new(),
-        is_counting: false,
+        watch,
     };
     story.start_executor().await?;
     let (session, first, mut frames) = story.start_run().await?;
@@ -79,10 +76,7 @@ struct Story<'a> {
     telling: Telling,
     client: Client,
     url: String,
-    /// The numbers of all events that were followed live.
-    seen: Vec<u64>,
-    /// Whether a passing line stands where the next event goes.
-    is_counting: bool,
+    watch: Watch,
 }
 
 impl Story<'_> {
@@ -155,20 +149,23 @@ impl Story<'_> {
             ..PromptRequest::default()
         };
         let accepted = self.client.prompt(session, &request).await?;
-        let mut frames = self.follow(session, accepted.run_id, accepted.session_seq);
+        let mut frames = self
+            .watch
+            .follow(session, accepted.run_id, accepted.session_seq);
         let mut pieces = 0;
-        self.events(&mut frames, |event| {
-            pieces += usize::from(event.kind == "StreamDelta");
-            pieces >= PIECES
-        })
-        .await?;
+        self.watch
+            .events(&mut frames, |event| {
+                pieces += usize::from(event.kind == "StreamDelta");
+                pieces >= PIECES
+            })
+            .await?;
         let goal = shell_words::quote(GOAL).into_owned();
         self.telling.told(&Step {
             number: 3,
             title,
             text: format!(
                 "Every event has a number and is on disk before you see it: {} so far.",
-                self.seen.len()
+                self.watch.seen()
             ),
             cli: self.tapedeck(&format!("run --goal {goal}")),
             curl: Some(self.post(
@@ -204,8 +201,10 @@ impl Story<'_> {
         self.telling.heading(5, title)?;
         let (telling, began) = (self.telling, Instant::now());
         let lease = Duration::from_secs(LEASE_SECONDS.into());
-        self.is_counting = true;
-        let waiting = self.events_for(lease + SWEEP, frames, |event| event.kind == "TurnEnd");
+        self.watch.is_counting = true;
+        let waiting = self
+            .watch
+            .events_for(lease + SWEEP, frames, |event| event.kind == "TurnEnd");
         let counting = async {
             loop {
                 let left = lease.saturating_sub(began.elapsed()).as_secs();
@@ -221,7 +220,7 @@ impl Story<'_> {
             waited = waiting => waited,
             counted = counting => counted,
         };
-        self.is_counting = false;
+        self.watch.is_counting = false;
         telling.passed()?;
         waited.context("the run was not recovered")?;
         let settled = self.client.run(run).await?;
@@ -263,7 +262,9 @@ impl Story<'_> {
             run.parent_run_id == Some(first),
             "the new run does not continue the first"
         );
-        let frames = self.follow(session, accepted.run_id, accepted.session_seq);
+        let frames = self
+            .watch
+            .follow(session, accepted.run_id, accepted.session_seq);
         let prompt = shell_words::quote(CONTINUE).into_owned();
         self.telling.told(&Step {
             number: 6,
@@ -280,13 +281,14 @@ impl Story<'_> {
         let title = "The agent asks for permission; anybody may answer, from anywhere";
         self.telling.heading(7, title)?;
         let mut asked = None;
-        self.events(frames, |event| {
-            if event.kind == "ApprovalRequest" {
-                asked = Question::of(event).interaction_id;
-            }
-            asked.is_some()
-        })
-        .await?;
+        self.watch
+            .events(frames, |event| {
+                if event.kind == "ApprovalRequest" {
+                    asked = Question::of(event).interaction_id;
+                }
+                asked.is_some()
+            })
+            .await?;
         let id = asked.context("the question has no id")?;
         let request = ResolveRequest {
             approved: Some(true),
@@ -294,7 +296,8 @@ impl Story<'_> {
         };
         let interaction = id.parse().context("the question's id can't be read")?;
         self.client.resolve(interaction, &request).await?;
-        self.events(frames, |event| event.kind == "ApprovalResponse")
+        self.watch
+            .events(frames, |event| event.kind == "ApprovalResponse")
             .await?;
         self.telling.told(&Step {
             number: 7,
@@ -318,7 +321,9 @@ impl Story<'_> {
     ) -> anyhow::Result<()> {
         let title = "The run goes on to its end";
         self.telling.heading(8, title)?;
-        self.events(frames, |event| event.kind == "TurnEnd").await?;
+        self.watch
+            .events(frames, |event| event.kind == "TurnEnd")
+            .await?;
         let settled = self.client.run(run).await?;
         ensure!(
             settled.status == RunStatus::Completed,
@@ -347,30 +352,13 @@ impl Story<'_> {
     ) -> anyhow::Result<()> {
         let title = "The log is whole";
         self.telling.heading(9, title)?;
-        let log = self.log(session).await?;
-        let numbers: Vec<u64> = log.iter().map(|event| event.session_seq).collect();
-        ensure!(
-            numbers.iter().copied().eq(1..=log.len() as u64),
-            "the log has a gap"
-        );
-        let mut ends = BTreeMap::new();
-        for event in log.iter().filter(|event| event.kind == "TurnEnd") {
-            *ends.entry(event.run_id).or_insert(0) += 1;
-        }
-        let expected = BTreeMap::from([(Some(first), 1), (Some(second), 1)]);
-        ensure!(ends == expected, "a run has not exactly one end");
-        let of_runs = log.iter().filter(|event| event.run_id.is_some());
-        let of_runs: Vec<u64> = of_runs.map(|event| event.session_seq).collect();
-        ensure!(
-            self.seen == of_runs,
-            "what was followed live is not what the log holds"
-        );
+        let count = self.watch.check_log(session, &[first, second]).await?;
         self.telling.told(&Step {
             number: 9,
             title,
             text: format!(
                 "Events 1 to {} without a gap, each seen live exactly once, one end for each run.",
-                log.len()
+                count
             ),
             cli: self.tapedeck(&format!("sessions events {session}")),
             curl: Some(format!(
@@ -379,75 +367,5 @@ impl Story<'_> {
             )),
         })?;
         Ok(())
-    }
-
-    async fn log(&self, session: SessionId) -> anyhow::Result<Vec<EventResponse>> {
-        let mut log = Vec::new();
-        let mut after = 0;
-        loop {
-            let query = EventsQuery {
-                after: Some(after.to_string()),
-                ..EventsQuery::default()
-            };
-            let page = self.client.events(session, &query).await?;
-            if page.events.is_empty() {
-                return Ok(log);
-            }
-            after = page.next_cursor;
-            log.extend(page.events);
-        }
-    }
-
-    fn follow(&self, session: SessionId, run: RunId, session_seq: u64) -> Follower {
-        let follow = Follow {
-            start: Start::After(session_seq.saturating_sub(1)),
-            run_id: Some(run),
-            kinds: Vec::new(),
-        };
-        self.client
-            .follow(session, follow, StreamOptions::default())
-    }
-
-    /// Prints events up to the first that `is_last`.
-    async fn events(
-        &mut self,
-        frames: &mut Follower,
-        is_last: impl FnMut(&StreamEvent) -> bool,
-    ) -> anyhow::Result<()> {
-        self.events_for(STEP, frames, is_last).await
-    }
-
-    async fn events_for(
-        &mut self,
-        bound: Duration,
-        frames: &mut Follower,
-        mut is_last: impl FnMut(&StreamEvent) -> bool,
-    ) -> anyhow::Result<()> {
-        let mut rendering = self.telling.rendering();
-        let (telling, is_counting) = (self.telling, self.is_counting);
-        let reading = async {
-            loop {
-                let event = match frames.next().await.transpose()? {
-                    Some(Frame::Event(event)) => event,
-                    Some(Frame::Open(_) | Frame::Live(_)) => continue,
-                    Some(Frame::End(_)) | None => bail!("the run ended too early"),
-                };
-                self.seen.push(event.session_seq);
-                if let Some(rendering) = &mut rendering {
-                    if is_counting {
-                        telling.passed()?;
-                    }
-                    rendering.event(&event)?;
-                }
-                if is_last(&event) {
-                    return Ok(());
-                }
-            }
-        };
-        let outcome = tokio::time::timeout(bound, reading).await;
-        if let Some(rendering) = &mut rendering {
-            rendering.close()?;
-        }
-        outcome.with_context(|| format!("it took longer than {} s", bound.as_secs()))?
     }
 }
