@@ -25,12 +25,20 @@ pub(crate) async fn session_of(address: SocketAddr, body: &Value) -> String {
 /// Prompts as JSON; gives the run and the number of its `RunRequested`.
 pub(crate) async fn prompt(address: SocketAddr, session: &str, prompt: &str) -> (String, u64) {
     let path = format!("/sessions/{session}/prompt");
-    accepted(&Request::post(path, &json!({"prompt": prompt})).send(address).await)
+    accepted(
+        &Request::post(path, &json!({"prompt": prompt}))
+            .send(address)
+            .await,
+    )
 }
 
 pub(crate) async fn resume(address: SocketAddr, session: &str, prompt: &str) -> (String, u64) {
     let path = format!("/sessions/{session}/resume");
-    accepted(&Request::post(path, &json!({"prompt": prompt})).send(address).await)
+    accepted(
+        &Request::post(path, &json!({"prompt": prompt}))
+            .send(address)
+            .await,
+    )
 }
 
 #[track_caller]
@@ -79,7 +87,10 @@ pub(crate) fn said(log: &[Value], run_id: &str) -> String {
 
 /// A run as it stands.
 pub(crate) async fn run(address: SocketAddr, run_id: &str) -> Value {
-    Request::get(format!("/runs/{run_id}")).send(address).await.ok()
+    Request::get(format!("/runs/{run_id}"))
+        .send(address)
+        .await
+        .ok()
 }
 
 /// Every item of a list, page by page.
@@ -106,7 +117,9 @@ pub(crate) fn is_terminal(run: &Value) -> bool {
 #[track_caller]
 pub(crate) fn text(value: &Value, field: &str) -> String {
     let found = value[field].as_str();
-    found.unwrap_or_else(|| panic!("no `{field}`: {value}")).to_owned()
+    found
+        .unwrap_or_else(|| panic!("no `{field}`: {value}"))
+        .to_owned()
 }
 
 /// A claim held by hand.
@@ -123,7 +136,10 @@ impl Claim {
     /// Claims what waits in `pool`, or will within some seconds.
     pub(crate) async fn take(address: SocketAddr, pool: &str) -> Self {
         let body = json!({"executor_id": format!("hand-{pool}"), "pool": pool, "wait_seconds": 10});
-        let answer = Request::post("/executor/runs/claim", &body).send(address).await.ok();
+        let answer = Request::post("/executor/runs/claim", &body)
+            .send(address)
+            .await
+            .ok();
         Self::of(answer)
     }
 
@@ -151,12 +167,21 @@ impl Claim {
     }
 
     pub(crate) async fn heartbeat(&self, address: SocketAddr) -> Value {
-        self.request("heartbeat", json!({})).send(address).await.ok()
+        self.request("heartbeat", json!({}))
+            .send(address)
+            .await
+            .ok()
     }
 
     /// Uploads these events; gives the records.
     pub(crate) async fn upload(&self, address: SocketAddr, events: &[Value]) -> Vec<Value> {
-        records(&self.request("events", json!({"events": events})).send(address).await.ok())
+        records(
+            &self
+                .request("events", json!({"events": events}))
+                .send(address)
+                .await
+                .ok(),
+        )
     }
 
     pub(crate) async fn complete(&self, address: SocketAddr) -> Value {
@@ -174,7 +199,12 @@ pub(crate) fn records(answer: &Value) -> Vec<Value> {
         assert_eq!(recorded, Some(json!(true)), "{event}");
         event
     };
-    answer["events"].as_array().unwrap().iter().map(strip).collect()
+    answer["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(strip)
+        .collect()
 }
 
 /// An agent's words as an event.
@@ -189,9 +219,17 @@ pub(crate) async fn spoken(server: &Server, pool: &str, count: usize) -> Claim {
     let session = session_in(address, pool).await;
     prompt(address, &session, "talk").await;
     let claim = Claim::take(address, pool).await;
-    let events: Vec<_> = (0..count).map(|n| words(&format!("e{n}"), &format!("{n}\n"))).collect();
+    let events: Vec<_> = (0..count)
+        .map(|n| words(&format!("e{n}"), &format!("{n}\n")))
+        .collect();
     for batch in events.chunks(500) {
         claim.upload(address, batch).await;
     }
     claim
+}
+
+/// What the demo agent streams: `word 1`, `word 2` …, a line each.
+pub(crate) fn numbered(word: &str, count: u64) -> String {
+    let lines: Vec<_> = (1..=count).map(|n| format!("{word} {n}\n")).collect();
+    lines.concat()
 }

@@ -57,7 +57,12 @@ async fn a_run_of_many_leases_is_never_recovered_on_a_busy_machine() {
     let address = server.address;
     let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
     let session = session_in(address, "default").await;
-    let (run, _) = prompt(address, &session, &format!("say begin; slow {SECONDS}; say end")).await;
+    let (run, _) = prompt(
+        address,
+        &session,
+        &format!("say begin; slow {SECONDS}; say end"),
+    )
+    .await;
     let spin = Spin::start();
     let settled = async || {
         let run = api::run(address, &run).await;
@@ -65,11 +70,18 @@ async fn a_run_of_many_leases_is_never_recovered_on_a_busy_machine() {
     };
     let ended = eventually("the run ends", Duration::from_secs(4 * SECONDS), settled).await;
     drop(spin);
-    assert_eq!((&ended["status"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
+    assert_eq!(
+        (&ended["status"], &ended["attempt"]),
+        (&json!("completed"), &json!(1)),
+        "{ended}"
+    );
     let log = api::log(address, &session).await;
     api::assert_dense(&log);
-    let claims = log.iter().filter(|event| event["kind"] == "RunClaimed").count();
+    let claims = log
+        .iter()
+        .filter(|event| event["kind"] == "RunClaimed")
+        .count();
     assert_eq!(claims, 1);
-    let ticks: String = (1..=SECONDS * 10).map(|n| format!("tick {n}\n")).collect();
+    let ticks = api::numbered("tick", SECONDS * 10);
     assert_eq!(api::said(&log, &run), format!("begin{ticks}end"));
 }

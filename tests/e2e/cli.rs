@@ -23,13 +23,20 @@ async fn nothing_runs(place: &Place) {
 }
 
 fn objects(lines: &[Value], field: &str, value: &str) -> Vec<Value> {
-    lines.iter().filter(|line| line[field] == value).cloned().collect()
+    lines
+        .iter()
+        .filter(|line| line[field] == value)
+        .cloned()
+        .collect()
 }
 
 #[tokio::test]
 async fn the_demo_ends_well_and_leaves_nothing() {
     let place = Place::new();
-    let demo = place.run_for(&["demo"], Duration::from_secs(90)).await.exits(0);
+    let demo = place
+        .run_for(&["demo"], Duration::from_secs(90))
+        .await
+        .exits(0);
     assert!(!demo.out.is_empty(), "it tells its story");
     nothing_runs(&place).await;
     let left = std::fs::read_dir(place.path("home")).unwrap().count();
@@ -42,31 +49,90 @@ async fn a_goal_runs_without_a_server() {
     let data = place.data();
     let data = data.to_str().unwrap();
     let goal = "say hello; write made.txt text; say bye";
-    let run = ["run", "--goal", goal, "--agent", "demo", "--approval-policy", "yolo", "--json", "--data-dir", data];
+    let run = [
+        "run",
+        "--goal",
+        goal,
+        "--agent",
+        "demo",
+        "--approval-policy",
+        "yolo",
+        "--json",
+        "--data-dir",
+        data,
+    ];
     let output = place.run(&run).await.exits(0);
     let lines = output.json_lines();
     let result = lines.last().unwrap();
-    assert_eq!((&result["type"], &result["status"], &result["error"]), (&json!("result"), &json!("completed"), &Value::Null));
-    let said: String = objects(&lines, "type", "StreamDelta").iter().map(|line| text(line, "content")).collect();
+    assert_eq!(
+        (&result["type"], &result["status"], &result["error"]),
+        (&json!("result"), &json!("completed"), &Value::Null)
+    );
+    let said: String = objects(&lines, "type", "StreamDelta")
+        .iter()
+        .map(|line| text(line, "content"))
+        .collect();
     assert_eq!(said, "hellobye");
-    assert_eq!(std::fs::read_to_string(place.work().join("made.txt")).unwrap(), "text");
+    assert_eq!(
+        std::fs::read_to_string(place.work().join("made.txt")).unwrap(),
+        "text"
+    );
     nothing_runs(&place).await;
 
     let session = text(result, "session_id");
-    let shown = place.run(&["sessions", "show", &session, "--json", "--data-dir", data]).await.exits(0);
+    let shown = place
+        .run(&["sessions", "show", &session, "--json", "--data-dir", data])
+        .await
+        .exits(0);
     let shown = &shown.json_lines()[0];
-    assert_eq!((&shown["status"], &shown["resumable"]), (&json!("completed"), &json!(true)));
-    let events = place.run(&["sessions", "events", &session, "--json", "--data-dir", data]).await.exits(0);
+    assert_eq!(
+        (&shown["status"], &shown["resumable"]),
+        (&json!("completed"), &json!(true))
+    );
+    let events = place
+        .run(&["sessions", "events", &session, "--json", "--data-dir", data])
+        .await
+        .exits(0);
     api::assert_dense(&events.json_lines());
-    let runs = place.run(&["runs", "list", &session, "--json", "--data-dir", data]).await.exits(0);
+    let runs = place
+        .run(&["runs", "list", &session, "--json", "--data-dir", data])
+        .await
+        .exits(0);
     let runs = &runs.json_lines()[0];
-    assert_eq!((&runs["runs"][0]["status"], &runs["next_cursor"]), (&json!("completed"), &Value::Null));
+    assert_eq!(
+        (&runs["runs"][0]["status"], &runs["next_cursor"]),
+        (&json!("completed"), &Value::Null)
+    );
+}
 
+#[tokio::test]
+async fn a_run_without_a_server_says_how_it_ended() {
+    let place = Place::new();
+    let data = place.data();
+    let data = data.to_str().unwrap();
     // A question nobody can answer is denied, and the run goes on.
-    let asking = ["run", "--goal", "ask edit {}; say on", "--agent", "demo", "--json", "--data-dir", data];
+    let asking = [
+        "run",
+        "--goal",
+        "ask edit {}; say on",
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+        data,
+    ];
     let output = place.run(&asking).await.exits(0);
     assert!(output.out.contains("not allowed"), "{}", output.out);
-    let failing = ["run", "--goal", "fail no luck", "--agent", "demo", "--json", "--data-dir", data];
+    let failing = [
+        "run",
+        "--goal",
+        "fail no luck",
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+        data,
+    ];
     let failed = place.run(&failing).await.exits(1);
     let lines = failed.json_lines();
     assert!(text(lines.last().unwrap(), "error").contains("no luck"));
@@ -78,7 +144,16 @@ async fn a_killed_run_is_resumed_at_once() {
     let data = place.data();
     let data = data.to_str().unwrap();
     let goal = "say begin; slow 120";
-    let mut command = place.command(&["run", "--goal", goal, "--agent", "demo", "--json", "--data-dir", data]);
+    let mut command = place.command(&[
+        "run",
+        "--goal",
+        goal,
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+        data,
+    ]);
     command.args(["--approval-policy", "yolo"]);
     let mut process = place.start("run", command);
     let speaks = async || process.log().contains("tick 2").then_some(());
@@ -87,23 +162,42 @@ async fn a_killed_run_is_resumed_at_once() {
     nothing_runs(&place).await;
     database::check(&place.data()).await;
 
-    let resume = ["resume", "--last", "--prompt", "say again", "--json", "--data-dir", data];
-    let resumed = place.run_for(&resume, Duration::from_secs(10)).await.exits(0);
+    let resume = [
+        "resume",
+        "--last",
+        "--prompt",
+        "say again",
+        "--json",
+        "--data-dir",
+        data,
+    ];
+    let resumed = place
+        .run_for(&resume, Duration::from_secs(10))
+        .await
+        .exits(0);
     let lines = resumed.json_lines();
     let result = lines.last().unwrap();
     assert_eq!(result["status"], "completed", "{result}");
     let session = text(result, "session_id");
-    let runs = place.run(&["runs", "list", &session, "--json", "--data-dir", data]).await.exits(0);
+    let runs = place
+        .run(&["runs", "list", &session, "--json", "--data-dir", data])
+        .await
+        .exits(0);
     let runs = runs.json_lines()[0]["runs"].as_array().unwrap().clone();
     let statuses: Vec<_> = runs.iter().map(|run| text(run, "status")).collect();
     assert_eq!(statuses, ["completed", "interrupted"]);
     assert_eq!(runs[0]["parent_run_id"], runs[1]["run_id"]);
-    let events = place.run(&["sessions", "events", &session, "--json", "--data-dir", data]).await.exits(0);
+    let events = place
+        .run(&["sessions", "events", &session, "--json", "--data-dir", data])
+        .await
+        .exits(0);
     let events = events.json_lines();
     api::assert_dense(&events);
     // All that was printed before the kill is in the log: nothing is shown that isn't stored.
     let log = process.log();
-    let printed = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let printed = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     for event in printed.filter(|line| line["session_seq"].is_u64()) {
         let stored = &events[usize::try_from(api::seq(&event)).unwrap() - 1];
         assert_eq!(stored["event_id"], event["event_id"]);
@@ -117,26 +211,63 @@ async fn exit_codes_say_what_went_wrong() {
     let url = server.url();
     let data = place.path("elsewhere");
     let data = data.to_str().unwrap();
-    place.run(&["sessions", "list", "--no-such-flag"]).await.exits(2);
+    place
+        .run(&["sessions", "list", "--no-such-flag"])
+        .await
+        .exits(2);
     place.run(&["nonsense"]).await.exits(2);
-    place.run(&["run", "--goal", "x", "--data-dir", data]).await.exits(2);
-    place.run(&["sessions", "show", UNKNOWN, "--server", &url]).await.exits(3);
-    place.run(&["runs", "cancel", UNKNOWN, "--server", &url]).await.exits(3);
-    place.run(&["approvals", "approve", UNKNOWN, "--server", &url]).await.exits(3);
-    place.run(&["resume", "--last", "--agent", "demo", "--data-dir", data]).await.exits(3);
+    place
+        .run(&["run", "--goal", "x", "--data-dir", data])
+        .await
+        .exits(2);
+    place
+        .run(&["sessions", "show", UNKNOWN, "--server", &url])
+        .await
+        .exits(3);
+    place
+        .run(&["runs", "cancel", UNKNOWN, "--server", &url])
+        .await
+        .exits(3);
+    place
+        .run(&["approvals", "approve", UNKNOWN, "--server", &url])
+        .await
+        .exits(3);
+    place
+        .run(&["resume", "--last", "--agent", "demo", "--data-dir", data])
+        .await
+        .exits(3);
     let session = session_in(server.address, "p").await;
-    place.run(&["resume", "--session", &session, "--server", &url]).await.exits(4);
+    place
+        .run(&["resume", "--session", &session, "--server", &url])
+        .await
+        .exits(4);
     // Nobody listens on a port that was just given back.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let away = format!("http://{free}");
-    let unreachable = place.run(&["sessions", "list", "--server", &away]).await.exits(5);
-    assert!(unreachable.err.contains("tapedeck serve"), "{}", unreachable.err);
+    let unreachable = place
+        .run(&["sessions", "list", "--server", &away])
+        .await
+        .exits(5);
+    assert!(
+        unreachable.err.contains("tapedeck serve"),
+        "{}",
+        unreachable.err
+    );
     place.run(&["--version"]).await.exits(0);
     // With `--json` errors are an object, too, and stdout stays clean.
-    let refused = place.run(&["sessions", "show", UNKNOWN, "--server", &url, "--json"]).await.exits(3);
+    let refused = place
+        .run(&["sessions", "show", UNKNOWN, "--server", &url, "--json"])
+        .await
+        .exits(3);
     assert_eq!(refused.out, "");
     let error: Value = serde_json::from_str(refused.err.trim()).unwrap();
-    assert_eq!((&error["code"], &error["exit"]), (&json!("session_not_found"), &json!(3)));
+    assert_eq!(
+        (&error["code"], &error["exit"]),
+        (&json!("session_not_found"), &json!(3))
+    );
     // A pipe whose reader leaves is no error.
     let mut command = place.command(&["sessions", "list", "--server", &url]);
     command.stdout(std::process::Stdio::piped());
@@ -150,14 +281,36 @@ async fn the_help_is_as_documented() {
     let place = Place::new();
     let mut help = String::new();
     for command in [
-        "", "serve", "executor", "demo", "run", "resume", "attach", "sessions", "sessions list",
-        "sessions show", "sessions events", "runs", "approvals", "approvals list",
-        "approvals approve", "executors", "completions",
+        "",
+        "serve",
+        "executor",
+        "demo",
+        "run",
+        "resume",
+        "attach",
+        "sessions",
+        "sessions list",
+        "sessions show",
+        "sessions events",
+        "runs",
+        "approvals",
+        "approvals list",
+        "approvals approve",
+        "executors",
+        "completions",
     ] {
         let mut arguments: Vec<_> = command.split_whitespace().collect();
         arguments.push("--help");
         let output = place.run(&arguments).await.exits(0);
-        help.push_str(&format!("$ tapedeck {}\n{}\n", arguments.join(" "), output.out));
+        help.extend([
+            "$ tapedeck ",
+            &arguments.join(" "),
+            "
+",
+            &output.out,
+            "
+",
+        ]);
     }
     insta::assert_snapshot!(help);
 }

@@ -56,8 +56,14 @@ async fn run(connection: &mut SqliteConnection, statement: &str) {
 
 /// What each row of the log has to do with the others.
 const RULES: [(&str, &str); 6] = [
-    ("the file is sound", "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'"),
-    ("no row lacks what it refers to", "SELECT \"table\" FROM pragma_foreign_key_check"),
+    (
+        "the file is sound",
+        "SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+    ),
+    (
+        "no row lacks what it refers to",
+        "SELECT \"table\" FROM pragma_foreign_key_check",
+    ),
     (
         "numbers are dense and end at the head",
         "SELECT hex(h.session_id) FROM session_heads h LEFT JOIN \

@@ -24,6 +24,8 @@ mod crash;
 #[cfg(test)]
 mod database;
 #[cfg(test)]
+mod load;
+#[cfg(test)]
 mod outage;
 #[cfg(test)]
 mod requests;

@@ -20,10 +20,19 @@ async fn a_second_server_is_refused_and_told_who_holds_the_directory() {
     let link = place.path("link");
     std::os::unix::fs::symlink(place.data(), &link).unwrap();
     // Equivalent paths are one database.
-    for data in [place.data().to_str().unwrap(), link.to_str().unwrap(), "../data", "~/../data"] {
+    for data in [
+        place.data().to_str().unwrap(),
+        link.to_str().unwrap(),
+        "../data",
+        "~/../data",
+    ] {
         let second = ["serve", "--listen", "127.0.0.1:0", "--data-dir", data];
         let refused = place.run(&second).await.exits(4);
-        assert!(refused.err.contains(&server.process.pid.to_string()), "{}", refused.err);
+        assert!(
+            refused.err.contains(&server.process.pid.to_string()),
+            "{}",
+            refused.err
+        );
     }
     assert_eq!(server.get("/readyz").await.status, 200);
 }
@@ -34,13 +43,25 @@ async fn a_command_finds_the_server_that_holds_its_directory() {
     let mut server = Server::start(&place).await;
     let session = session_in(server.address, "p").await;
     let data = place.data();
-    let list = ["sessions", "list", "--json", "--data-dir", data.to_str().unwrap()];
+    let list = [
+        "sessions",
+        "list",
+        "--json",
+        "--data-dir",
+        data.to_str().unwrap(),
+    ];
     let ids = |output: &crate::server::Output| {
-        let sessions = output.json_lines()[0]["sessions"].as_array().unwrap().clone();
-        sessions.iter().map(|session| api::text(session, "session_id")).collect::<Vec<_>>()
+        let sessions = output.json_lines()[0]["sessions"]
+            .as_array()
+            .unwrap()
+            .clone();
+        sessions
+            .iter()
+            .map(|session| api::text(session, "session_id"))
+            .collect::<Vec<_>>()
     };
     let by_server = place.run(&list).await.exits(0);
-    assert_eq!(ids(&by_server), [session.clone()]);
+    assert_eq!(ids(&by_server), std::slice::from_ref(&session));
     // What a dead server left behind misleads nobody: the command works on the directory itself.
     server.process.kill().await;
     assert!(data.join("server.json").exists());
@@ -67,7 +88,11 @@ async fn a_newer_schema_is_refused_in_plain_words() {
         &["sessions", "list", "--data-dir", data][..],
     ] {
         let refused = place.run(arguments).await.exits(4);
-        assert!(refused.err.contains("9999") && refused.err.contains("newer"), "{}", refused.err);
+        assert!(
+            refused.err.contains("9999") && refused.err.contains("newer"),
+            "{}",
+            refused.err
+        );
     }
 }
 
@@ -81,7 +106,12 @@ async fn a_killed_server_starts_again_on_what_it_left() {
         database::check(&place.data()).await;
         server.restart().await;
     }
-    assert_eq!(api::list(server.address, "/sessions", "sessions").await.len(), 3);
+    assert_eq!(
+        api::list(server.address, "/sessions", "sessions")
+            .await
+            .len(),
+        3
+    );
 }
 
 /// Another process may hold the file's write lock for a while, e.g. to copy it (faults 20).
@@ -103,14 +133,24 @@ async fn a_write_waits_for_the_lock_of_another_process() {
     // Readers go on meanwhile, and no write is answered before it is done.
     for _ in 0..20 {
         let log = api::log(address, &claim.session_id).await;
-        assert!(log.iter().all(|event| event["payload"]["content"] != "waits"));
+        assert!(
+            log.iter()
+                .all(|event| event["payload"]["content"] != "waits")
+        );
     }
     assert!(writes.try_join_next().is_none());
     held.release().await;
-    while let Some(written) = within("writes end", Duration::from_secs(30), writes.join_next()).await {
+    while let Some(written) =
+        within("writes end", Duration::from_secs(30), writes.join_next()).await
+    {
         written.unwrap();
     }
     let log = api::log(address, &claim.session_id).await;
-    assert_eq!(log.iter().filter(|event| event["payload"]["content"] == "waits").count(), 20);
+    assert_eq!(
+        log.iter()
+            .filter(|event| event["payload"]["content"] == "waits")
+            .count(),
+        20
+    );
     api::assert_dense(&log);
 }

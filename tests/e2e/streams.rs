@@ -34,8 +34,14 @@ fn follow(session: &str, last: Option<u64>) -> Request {
 #[track_caller]
 fn assert_same(seen: &[Frame], log: &[Value]) {
     let seen = events(seen);
-    let of_log: Vec<_> = log.iter().map(|event| (event["session_seq"].as_u64(), &event["event_id"])).collect();
-    let of_seen: Vec<_> = seen.iter().map(|frame| (frame.id, &frame.data["event_id"])).collect();
+    let of_log: Vec<_> = log
+        .iter()
+        .map(|event| (event["session_seq"].as_u64(), &event["event_id"]))
+        .collect();
+    let of_seen: Vec<_> = seen
+        .iter()
+        .map(|frame| (frame.id, &frame.data["event_id"]))
+        .collect();
     assert_eq!(of_seen, of_log);
 }
 
@@ -76,14 +82,22 @@ async fn a_stream_cut_at_any_byte_any_number_of_times_is_the_log() {
         });
     }
     for n in 300..600 {
-        claim.upload(address, &[words(&format!("e{n}"), &format!("{n}\n"))]).await;
+        claim
+            .upload(address, &[words(&format!("e{n}"), &format!("{n}\n"))])
+            .await;
     }
     claim.complete(address).await;
     let log = api::log(address, &claim.session_id).await;
     let mut cuts = 0;
-    while let Some(followed) = within("followers end", Duration::from_secs(60), followers.join_next()).await {
-        let (seen, times) = followed.unwrap();
-        assert_same(&seen, &log);
+    while let Some(followed) = within(
+        "followers end",
+        Duration::from_mins(1),
+        followers.join_next(),
+    )
+    .await
+    {
+        let (frames, times) = followed.unwrap();
+        assert_same(&frames, &log);
         cuts += times;
     }
     assert!(cuts > 100, "only {cuts} cuts");
@@ -104,7 +118,9 @@ async fn a_stream_outlives_its_server() {
         claim.upload(address, &[words(&id, "more")]).await;
         seen.extend(frames.until(|frame| frame.data["event_id"] == id).await);
         // An event that its stream's reader will never get.
-        claim.upload(address, &[words(&format!("r{round}-unseen"), "more")]).await;
+        claim
+            .upload(address, &[words(&format!("r{round}-unseen"), "more")])
+            .await;
         drop(frames);
         server.restart().await;
     }
@@ -158,21 +174,38 @@ async fn readers_who_stop_cost_nothing_and_miss_nothing() {
         claim.upload(address, &batch).await;
         most = most.max(server.resident_kib());
     }
-    let settled = claim.request("complete", json!({"status": "completed", "event_count": BATCHES * 10}));
+    let settled = claim.request(
+        "complete",
+        json!({"status": "completed", "event_count": BATCHES * 10}),
+    );
     settled.send(address).await.ok();
     let log = api::log(address, &session).await;
-    let read = within("the healthy reader is done", Duration::from_secs(30), reader.join_all()).await;
+    let read = within(
+        "the healthy reader is done",
+        Duration::from_secs(30),
+        reader.join_all(),
+    )
+    .await;
     assert_same(&read[0], &log);
     most = most.max(server.resident_kib());
     eprintln!("{STALLED} stalled readers: {before} KiB before, {most} KiB at most");
-    assert!(most - before < GROWTH_KIB, "grew from {before} to {most} KiB");
+    assert!(
+        most - before < GROWTH_KIB,
+        "grew from {before} to {most} KiB"
+    );
 
     let mut resumed = JoinSet::new();
     for frames in stalled.into_iter().step_by(STALLED / 10) {
         let (server, session) = (Arc::clone(&server), session.clone());
         resumed.spawn(async move { read_on(&server, &session, frames).await });
     }
-    while let Some(read) = within("stalled readers catch up", Duration::from_secs(60), resumed.join_next()).await {
+    while let Some(read) = within(
+        "stalled readers catch up",
+        Duration::from_mins(1),
+        resumed.join_next(),
+    )
+    .await
+    {
         assert_same(&read.unwrap(), &log);
     }
 }

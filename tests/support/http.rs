@@ -74,11 +74,11 @@ impl Request {
             self.method, self.path, self.accept
         );
         for (name, value) in &self.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            head.extend([name.as_str(), ": ", value.as_str(), "\r\n"]);
         }
         if let Some(body) = &self.body {
             head.push_str("content-type: application/json\r\n");
-            head.push_str(&format!("content-length: {}\r\n", body.len()));
+            head.extend(["content-length: ", &body.len().to_string(), "\r\n"]);
         }
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
@@ -100,7 +100,11 @@ impl Request {
     }
 
     /// Sends it and goes away without reading the answer, once `arrived` bytes of it were there.
-    pub(crate) async fn send_and_leave(&self, address: SocketAddr, arrived: usize) -> io::Result<()> {
+    pub(crate) async fn send_and_leave(
+        &self,
+        address: SocketAddr,
+        arrived: usize,
+    ) -> io::Result<()> {
         let mut socket = TcpStream::connect(address).await?;
         socket.write_all(&self.bytes(address)).await?;
         let mut seen = vec![0; arrived];
@@ -167,7 +171,10 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
-        Ok(Self { wire: Wire::new(socket), address })
+        Ok(Self {
+            wire: Wire::new(socket),
+            address,
+        })
     }
 
     pub(crate) async fn send(&mut self, request: &Request) -> io::Result<Answer> {
@@ -215,7 +222,12 @@ impl Answer {
     /// The body of an answer that must be a success.
     #[track_caller]
     pub(crate) fn ok(&self) -> Value {
-        assert!((200..300).contains(&self.status), "{}: {}", self.status, self.text());
+        assert!(
+            (200..300).contains(&self.status),
+            "{}: {}",
+            self.status,
+            self.text()
+        );
         self.json()
     }
 
@@ -232,9 +244,15 @@ impl Answer {
         let body = self.json();
         assert_eq!(body["status"], self.status);
         for field in ["type", "title", "detail"] {
-            assert!(body[field].as_str().is_some_and(|text| !text.is_empty()), "{field}: {body}");
+            assert!(
+                body[field].as_str().is_some_and(|text| !text.is_empty()),
+                "{field}: {body}"
+            );
         }
-        (self.status, body["code"].as_str().unwrap_or_default().to_owned())
+        (
+            self.status,
+            body["code"].as_str().unwrap_or_default().to_owned(),
+        )
     }
 }
 
@@ -252,7 +270,8 @@ impl Head {
     }
 
     fn is_chunked(&self) -> bool {
-        self.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
+        self.header("transfer-encoding")
+            .is_some_and(|value| value.eq_ignore_ascii_case("chunked"))
     }
 }
 
@@ -267,7 +286,11 @@ struct Wire {
 
 impl Wire {
     const fn new(socket: TcpStream) -> Self {
-        Self { socket, unread: Vec::new(), budget: None }
+        Self {
+            socket,
+            unread: Vec::new(),
+            budget: None,
+        }
     }
 
     /// Reads something more.
@@ -309,7 +332,8 @@ impl Wire {
         loop {
             let first = self.line().await?;
             let status = first.split(' ').nth(1).and_then(|word| word.parse().ok());
-            let status = status.ok_or_else(|| io::Error::other(format!("no status in `{first}`")))?;
+            let status =
+                status.ok_or_else(|| io::Error::other(format!("no status in `{first}`")))?;
             let mut headers = Vec::new();
             loop {
                 let line = self.line().await?;
@@ -334,7 +358,11 @@ impl Wire {
             let length = length.parse().map_err(io::Error::other)?;
             body = self.exactly(length).await?;
         }
-        Ok(Answer { status: head.status, headers: head.headers, body })
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
     }
 
     /// The next chunk; `None` after the last one.
@@ -366,7 +394,10 @@ impl Frame {
                 Some(("data", value)) => frame.data = serde_json::from_str(value).unwrap(),
                 Some(("retry", value)) => frame.retry = Some(value.parse().unwrap()),
                 Some(_) | None => {
-                    assert!(line.is_empty() || line.starts_with(':'), "a strange line: {line}");
+                    assert!(
+                        line.is_empty() || line.starts_with(':'),
+                        "a strange line: {line}"
+                    );
                 }
             }
         }
@@ -395,7 +426,12 @@ pub(crate) struct Frames {
 impl Frames {
     fn of(head: Head, wire: Wire) -> Self {
         assert!(head.is_chunked(), "{head:?}");
-        Self { wire, headers: head.headers, text: Vec::new(), end: None }
+        Self {
+            wire,
+            headers: head.headers,
+            text: Vec::new(),
+            end: None,
+        }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -431,7 +467,10 @@ impl Frames {
 
     /// Everything up to the first frame that is wanted, that one included.
     #[track_caller]
-    pub(crate) fn until(&mut self, wanted: impl Fn(&Frame) -> bool) -> impl Future<Output = Vec<Frame>> {
+    pub(crate) fn until(
+        &mut self,
+        wanted: impl Fn(&Frame) -> bool,
+    ) -> impl Future<Output = Vec<Frame>> {
         let caller = std::panic::Location::caller();
         async move {
             let mut seen = Vec::new();
@@ -446,7 +485,10 @@ impl Frames {
                 false
             };
             let found = tokio::time::timeout(LIMIT, reading).await.unwrap_or(false);
-            assert!(found, "{caller}: the stream ended before what was waited for: {seen:?}");
+            assert!(
+                found,
+                "{caller}: the stream ended before what was waited for: {seen:?}"
+            );
             seen
         }
     }

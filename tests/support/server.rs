@@ -29,8 +29,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// On the disk of the build: elsewhere a file system may be in memory.
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for name in ["home", "data", "state", "work"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
@@ -73,12 +74,14 @@ impl Place {
 
     /// Runs a command to its end.
     pub(crate) async fn run(&self, arguments: &[&str]) -> Output {
-        self.run_for(arguments, Duration::from_secs(60)).await
+        self.run_for(arguments, Duration::from_mins(1)).await
     }
 
     pub(crate) async fn run_for(&self, arguments: &[&str], limit: Duration) -> Output {
         let what = format!("tapedeck {}", arguments.join(" "));
-        let output = within(&what, limit, self.command(arguments).output()).await.unwrap();
+        let output = within(&what, limit, self.command(arguments).output())
+            .await
+            .unwrap();
         Output {
             what,
             code: output.status.code(),
@@ -90,7 +93,11 @@ impl Place {
     /// Starts a command whose output goes to a file.
     pub(crate) fn start(&self, name: &str, mut command: Command) -> Process {
         let log = self.path(&format!("{name}.log"));
-        let file = File::options().create(true).append(true).open(&log).unwrap();
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
         let child = command
             .stdout(file.try_clone().unwrap())
             .stderr(file)
@@ -114,7 +121,14 @@ pub(crate) struct Output {
 impl Output {
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "`{}`\n{}\n{}", self.what, self.out, self.err);
+        assert_eq!(
+            self.code,
+            Some(code),
+            "`{}`\n{}\n{}",
+            self.what,
+            self.out,
+            self.err
+        );
         self
     }
 
@@ -156,7 +170,9 @@ impl Process {
     }
 
     pub(crate) async fn ended(&mut self, limit: Duration) -> ExitStatus {
-        within("the end of a process", limit, self.child.wait()).await.unwrap()
+        within("the end of a process", limit, self.child.wait())
+            .await
+            .unwrap()
     }
 
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
@@ -205,12 +221,24 @@ impl Server {
 
     pub(crate) async fn scaled(place: &std::sync::Arc<Place>, scale: f64) -> Self {
         let scale = Some(scale);
-        Self::start_with(place, ServerOptions { scale, ..ServerOptions::default() }).await
+        Self::start_with(
+            place,
+            ServerOptions {
+                scale,
+                ..ServerOptions::default()
+            },
+        )
+        .await
     }
 
     pub(crate) async fn start_with(place: &std::sync::Arc<Place>, options: ServerOptions) -> Self {
         let (process, address) = launch(place, &options, "127.0.0.1:0").await.unwrap();
-        Self { options, place: std::sync::Arc::clone(place), address, process }
+        Self {
+            options,
+            place: std::sync::Arc::clone(place),
+            address,
+            process,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -229,7 +257,10 @@ impl Server {
                 return;
             }
         }
-        panic!("the server does not start on {listen} again: {}", self.process.log());
+        panic!(
+            "the server does not start on {listen} again: {}",
+            self.process.log()
+        );
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -243,7 +274,10 @@ impl Server {
     /// Resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid)).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }
@@ -259,7 +293,11 @@ async fn launch(
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     }
     let mut command = place.command(&["serve", "--listen", listen]);
-    command.arg("--data-dir").arg(place.data()).arg("--ready-file").arg(&ready);
+    command
+        .arg("--data-dir")
+        .arg(place.data())
+        .arg("--ready-file")
+        .arg(&ready);
     if let Some(scale) = options.scale {
         command.env("TAPEDECK_TIMING_SCALE", scale.to_string());
     }
@@ -270,11 +308,21 @@ async fn launch(
     eventually("the server answers", LIMIT, async || {
         if let Some(status) = process.exited() {
             // Exit code 4 is a conflict, see `tapedeck --help`.
-            assert_eq!(status.code(), Some(4), "the server ended: {status}\n{}", process.log());
+            assert_eq!(
+                status.code(),
+                Some(4),
+                "the server ended: {status}\n{}",
+                process.log()
+            );
             return Some(None);
         }
         let url = fs::read_to_string(&ready).ok()?;
-        let address = url.trim().strip_prefix("http://")?.trim_end_matches('/').parse().ok()?;
+        let address = url
+            .trim()
+            .strip_prefix("http://")?
+            .trim_end_matches('/')
+            .parse()
+            .ok()?;
         Some(Some(address))
     })
     .await
@@ -326,7 +374,9 @@ pub(crate) fn processes_marked(mark: &str) -> Vec<i32> {
     let of = |pid: i32| {
         let environment = fs::read(Path::new("/proc").join(pid.to_string()).join("environ"));
         let environment = environment.unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|pair| pair == mark.as_bytes())
+        environment
+            .split(|byte| *byte == 0)
+            .any(|pair| pair == mark.as_bytes())
     };
     fs::read_dir("/proc")
         .unwrap()

@@ -21,7 +21,10 @@ pub(crate) fn eventually<T>(
             if let Some(seen) = look().await {
                 return seen;
             }
-            assert!(Instant::now() < end, "{caller}: not within {limit:?}: {what}");
+            assert!(
+                Instant::now() < end,
+                "{caller}: not within {limit:?}: {what}"
+            );
             sleep(PAUSE).await;
         }
     }
@@ -36,9 +39,7 @@ pub(crate) fn within<T>(
 ) -> impl Future<Output = T> {
     let caller = std::panic::Location::caller();
     async move {
-        match tokio::time::timeout(limit, work).await {
-            Ok(output) => output,
-            Err(_elapsed) => panic!("{caller}: not within {limit:?}: {what}"),
-        }
+        let outcome = tokio::time::timeout(limit, work).await;
+        outcome.unwrap_or_else(|_| panic!("{caller}: not within {limit:?}: {what}"))
     }
 }

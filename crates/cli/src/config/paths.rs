@@ -32,3 +32,27 @@ pub(crate) fn make_private_dir(path: &Path) -> anyhow::Result<PathBuf> {
     made.with_context(|| format!("`{}`", path.display()))?;
     absolute(&path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equivalent_paths_have_one_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = make_private_dir(&dir.path().join("real/data")).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("real"), &link).unwrap();
+        for path in [link.join("data"), link.join("../real/data"), real.join(".")] {
+            assert_eq!(make_private_dir(&path).unwrap(), real, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_tilde_is_the_home_directory() {
+        let home = etcetera::home_dir().unwrap();
+        assert_eq!(expand(Path::new("~/x")).unwrap(), home.join("x"));
+        assert_eq!(expand(Path::new("~x")).unwrap(), Path::new("~x"));
+        assert!(absolute(Path::new("/nowhere/at/all")).is_err());
+    }
+}

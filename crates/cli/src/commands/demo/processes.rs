@@ -97,6 +97,7 @@ impl Stage {
     /// Starts the server; gives its address.
     pub(super) async fn start_server(&mut self) -> anyhow::Result<String> {
         let ready = self.base.join("ready");
+        let _stale = std::fs::remove_file(&ready);
         let paths: [(&str, &Path); 2] = [("--data-dir", &self.data_dir), ("--ready-file", &ready)];
         let server = self.spawn("server", &["serve", "--listen", "127.0.0.1:0"], &paths)?;
         let server = self.server.insert(server);
@@ -116,8 +117,8 @@ impl Stage {
             .context("the server does not get ready")?
     }
 
-    /// Starts an executor that drives the demo agent.
-    pub(super) fn start_executor(&mut self, name: &'static str, url: &str) -> anyhow::Result<()> {
+    /// Starts an executor that drives the demo agent; gives its process id.
+    pub(super) fn start_executor(&mut self, name: &'static str, url: &str) -> anyhow::Result<u32> {
         let lease = LEASE_SECONDS.to_string();
         let arguments = [
             "executor",
@@ -136,8 +137,9 @@ impl Stage {
             ("--state-dir", &state_dir),
         ];
         let process = self.spawn(name, &arguments, &paths)?;
+        let pid = process.id().context("the executor ended at once")?;
         self.executors.push(Executor { name, process });
-        Ok(())
+        Ok(pid)
     }
 
     /// Kills an executor with SIGKILL; gives its process id.

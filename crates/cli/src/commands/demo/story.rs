@@ -8,6 +8,7 @@ use tapedeck_client::{Client, Follower};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::WorkspaceKind;
 use tapedeck_domain::{RunId, SessionId};
+use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::interaction::ResolveRequest;
 use tapedeck_protocol::run::{PromptRequest, ResumeRequest};
 use tapedeck_protocol::run_target::{RunTargetRequest, WorkspaceBody};
@@ -93,8 +94,8 @@ impl Story<'_> {
     async fn start_executor(&mut self) -> anyhow::Result<()> {
         let title = "An executor connects: the process that drives agents";
         self.telling.heading(2, title)?;
-        self.stage.start_executor(FIRST, &self.url)?;
-        self.until_seen(FIRST).await?;
+        let pid = self.stage.start_executor(FIRST, &self.url)?;
+        self.until_seen(FIRST, pid).await?;
         let rest = format!(
             "executor --agent demo --lease-seconds {LEASE_SECONDS} --executor-id {FIRST} \
              --workspace-root {}",
@@ -112,16 +113,21 @@ impl Story<'_> {
         Ok(())
     }
 
-    async fn until_seen(&self, executor: &str) -> anyhow::Result<()> {
+    /// Waits until the server knows this very process.
+    async fn until_seen(&self, executor: &str, pid: u32) -> anyhow::Result<()> {
         let began = Instant::now();
-        while let Err(error) = self.client.executor(executor).await {
-            let is_missing = error.problem().is_some_and(|problem| problem.status == 404);
-            if !is_missing || began.elapsed() > STEP {
-                return Err(error).context("the executor does not connect");
+        loop {
+            match self.client.executor(executor).await {
+                Ok(known) if known.process_id == Some(pid.into()) => return Ok(()),
+                Err(error) if error.code() != Some(ErrorCode::ExecutorNotFound) => {
+                    return Err(error.into());
+                }
+                Ok(_) | Err(_) => {
+                    ensure!(began.elapsed() < STEP, "the executor does not connect");
+                }
             }
             tokio::time::sleep(TICK / 5).await;
         }
-        Ok(())
     }
 
     async fn start_run(&mut self) -> anyhow::Result<(SessionId, RunId, Follower)> {
@@ -250,8 +256,8 @@ impl Story<'_> {
     ) -> anyhow::Result<(RunId, Follower)> {
         let title = "Another executor takes over: the session is resumed";
         self.telling.heading(6, title)?;
-        self.stage.start_executor(SECOND, &self.url)?;
-        self.until_seen(SECOND).await?;
+        let pid = self.stage.start_executor(SECOND, &self.url)?;
+        self.until_seen(SECOND, pid).await?;
         let request = ResumeRequest {
             prompt: Some(CONTINUE.to_owned()),
             ..ResumeRequest::default()
@@ -357,8 +363,8 @@ impl Story<'_> {
             number: 9,
             title,
             text: format!(
-                "Events 1 to {} without a gap, each seen live exactly once, one end for each run.",
-                count
+                "Events 1 to {count} without a gap, each seen live exactly once, one end for each \
+                 run."
             ),
             cli: self.tapedeck(&format!("sessions events {session}")),
             curl: Some(format!(
