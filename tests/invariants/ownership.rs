@@ -15,6 +15,7 @@ on_every_store! {
     takeover_interrupts_active_run_atomically,
     a_restart_of_the_same_owner_interrupts_nothing,
     release_keeps_the_row_and_its_epoch,
+    a_server_that_is_gone_gives_way_where_nothing_runs,
     idle_sessions_are_released_and_never_deleted,
 }
 
@@ -131,6 +132,22 @@ async fn a_restart_of_the_same_owner_interrupts_nothing(t: TestControl) {
             .iter()
             .any(|kind| kind == "OwnerChanged")
     );
+}
+
+async fn a_server_that_is_gone_gives_way_where_nothing_runs(t: TestControl) {
+    let idle = t.session().await;
+    let (busy, claim) = t.running("e1").await;
+    let local = "cli:01890000-0000-7000-8000-000000000001";
+    let store = t.store.reopened_by(t.control, local).await;
+    let local = TestControl::owned_by(store, local).await;
+    // Its lease has not ended, but no server can live beside a local process.
+    local.prompt(idle).await;
+    // An executor works on the other one and waits for the server to come back.
+    assert_rejected!(
+        local.try_prompt(busy, OnActive::Enqueue).await,
+        Rejection::OwnedElsewhere { .. }
+    );
+    assert_eq!(local.run(claim.run_id()).await.status, RunStatus::Running);
 }
 
 async fn release_keeps_the_row_and_its_epoch(t: TestControl) {

@@ -69,13 +69,13 @@ pub(crate) struct TestStore {
 impl TestStore {
     pub(crate) async fn fresh() -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Self::open(dir, TestClock::new()).await
+        Self::open(dir, TestClock::new(), Mode::Server).await
     }
 
-    async fn open(dir: Arc<TempDir>, clock: TestClock) -> Self {
+    async fn open(dir: Arc<TempDir>, clock: TestClock, mode: Mode) -> Self {
         let options = Options {
             clock: clock.clock(),
-            ..Options::new(dir.path(), Mode::Server)
+            ..Options::new(dir.path(), mode)
         };
         let sqlite = Arc::new(SqliteStore::open(options).await.unwrap());
         Self {
@@ -98,6 +98,16 @@ impl TestStore {
 
     /// Closes the database and opens it again, as a restarted process does.
     pub(crate) async fn reopened(self, control: ControlPlane) -> Self {
+        self.reopened_as(control, Mode::Server).await
+    }
+
+    /// Closes the database and opens it again as a local process of this owner does.
+    pub(crate) async fn reopened_by(self, control: ControlPlane, owner_id: &str) -> Self {
+        let owner_id = owner_id.to_owned();
+        self.reopened_as(control, Mode::Embedded { owner_id }).await
+    }
+
+    async fn reopened_as(self, control: ControlPlane, mode: Mode) -> Self {
         control.lifecycle().finish(Duration::from_secs(5)).await;
         drop(control);
         self.store.close().await;
@@ -108,7 +118,7 @@ impl TestStore {
             dir,
         } = self;
         drop((store, sqlite));
-        Self::open(dir, clock).await
+        Self::open(dir, clock, mode).await
     }
 
     /// Makes every insert into a table fail, as a store's own fault would.

@@ -140,10 +140,10 @@ impl<'a> Context<'a> {
     }
 
     fn authorise(&mut self, head: &mut SessionHead) -> Result<Grant, Rejection> {
-        let dead = head
-            .owner
-            .as_ref()
-            .is_some_and(|owner| self.tx.owner_is_dead(&owner.owner_id));
+        let dead = head.owner.as_ref().is_some_and(|owner| {
+            owner::gives_way(&owner.owner_id, head.active_run.is_some())
+                && self.tx.owner_is_dead(&owner.owner_id)
+        });
         let (owner, grant) = owner::authorise(head.owner.as_ref(), self.authority, dead, self.now)?;
         head.owner = Some(owner);
         Ok(grant)

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
 use tapedeck_store::StoreError;
 
 use crate::error::internal;
@@ -148,7 +149,14 @@ impl DirLock {
 
     /// Whether a local owner's process is proved dead.
     pub(crate) fn owner_is_dead(&self, owner_id: &str) -> bool {
-        if self.is_self(owner_id) || !is_local(owner_id) {
+        if self.is_self(owner_id) {
+            return false;
+        }
+        if owner_id.starts_with(DEPLOYMENT_PREFIX) {
+            // A server holds the directory alone, so none lives beside a local process.
+            return !self.exclusive;
+        }
+        if !is_local(owner_id) {
             return false;
         }
         // A server is alone, so no local owner can live beside it.

@@ -91,8 +91,8 @@ async fn local_processes_share_a_directory_and_name_themselves_to_a_server() {
     assert!(!is_dead(&first, "cli:1").await, "nobody is dead to itself");
     assert!(is_dead(&first, "cli:never-was").await);
     assert!(
-        !is_dead(&first, "server:1").await,
-        "only local owners can be proved dead"
+        is_dead(&first, "server:1").await,
+        "no server lives beside a local process"
     );
     assert!(
         !is_dead(&first, "cli:../lock").await,
