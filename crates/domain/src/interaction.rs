@@ -302,6 +302,8 @@ pub fn end(
 pub fn request_event(interaction: &Interaction) -> Draft {
     let mut payload = interaction.request.clone();
     payload["interaction_id"] = json!(interaction.interaction_id);
+    // A policy or a standing rule may have answered at once; then nobody needs to be asked.
+    payload["status"] = json!(interaction.status);
     let mut draft = Draft::server(EventKind::ApprovalRequest, payload)
         .of(interaction.run_key, interaction.run_id);
     draft.attempt = Some(interaction.attempt);

@@ -210,7 +210,10 @@ impl<'a> Scene<'a> {
             self.rendering.event(event)?;
         }
         match event.kind.as_str() {
-            "ApprovalRequest" => self.open.push_back(Question::of(event)),
+            // What a policy or a rule has answered already needs nobody.
+            "ApprovalRequest" if event.text("status") == Some("pending") => {
+                self.open.push_back(Question::of(event));
+            }
             "ApprovalResponse" => {
                 let request_id = event.text("request_id");
                 let before = self.open.len();

@@ -64,15 +64,17 @@ impl Command for Ask {
             rule: rule.as_ref(),
         };
         let mut interaction = self.interaction(&live, context);
-        let mut drafts = vec![request_event(&interaction)];
         if let Some((status, response, by)) = immediate(&self.question, &ask) {
             interaction.status = status;
             interaction.response = Some(response);
             interaction.resolved_at = Some(context.now.wall);
             interaction.resolved_by = Some(by);
-            drafts.push(response_event(&interaction));
         } else {
             live.pending_interactions += 1;
+        }
+        let mut drafts = vec![request_event(&interaction)];
+        if interaction.status != InteractionStatus::Pending {
+            drafts.push(response_event(&interaction));
         }
         context
             .tx

@@ -299,7 +299,8 @@ fn the_request_event_shows_the_tool_call_and_names_the_interaction() {
             "arguments": {"command": "rm -r build"},
         },
         "options": [{"id": "once", "kind": "allow_once"}],
-        "timeout_seconds": 60,
+        "status": "pending",
+            "timeout_seconds": 60,
     });
     assert_eq!(event.payload.value(), payload);
 }
