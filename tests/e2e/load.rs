@@ -196,10 +196,10 @@ impl Hand {
                     }
                 }
             };
-            // The follower never ends before the test does.
+            // A request that is on its way when the test ends is waited for: what it made counts.
             tokio::select! {
                 () = following => {}
-                () = follower => {}
+                () = beside(follower) => {}
             }
         }
     }
@@ -396,7 +396,13 @@ pub(crate) async fn prompting(world: World, mut rng: StdRng) {
         };
         tokio::select! {
             () = working => {}
-            () = world.clone().follow(session.clone()) => {}
+            () = beside(world.clone().follow(session.clone())) => {}
         }
     }
+}
+
+/// Goes on beside something else and never ends it.
+async fn beside(task: impl Future<Output = ()>) {
+    task.await;
+    std::future::pending().await
 }
