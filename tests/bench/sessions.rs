@@ -15,8 +15,9 @@ use crate::table::{Samples, Table};
 const FEW: usize = 100;
 const MANY: usize = 100_000;
 const LISTS: usize = 400;
-/// The identifiers of copies are random; half of them come before this.
-const MIDDLE: &str = "7fffffff-ffff-7fff-bfff-ffffffffffff";
+/// The time in the identifiers of copies, in milliseconds; as with real ones it grows from session
+/// to session, so that the newest lie together.
+const EPOCH: u64 = 2_000_000_000_000;
 
 /// The first page, and one in the middle.
 pub(crate) async fn listing(table: &mut Table) {
@@ -37,7 +38,7 @@ pub(crate) async fn listing(table: &mut Table) {
     server.process.kill().await;
     multiply(&place.data(), MANY - FEW).await;
     server.restart().await;
-    let many = pages(&server, MIDDLE).await;
+    let many = pages(&server, &middle()).await;
     for (at, name) in ["first page", "page in the middle"].into_iter().enumerate() {
         let (few, many) = (few[at].percentile(50), many[at].percentile(50));
         table.value(
@@ -55,6 +56,12 @@ pub(crate) async fn listing(table: &mut Table) {
             "x",
         );
     }
+}
+
+/// The cursor before which one half of the copies lies.
+fn middle() -> String {
+    let time = format!("{:012x}", EPOCH + (MANY / FEW / 2) as u64);
+    format!("{}-{}-7000-8000-000000000000", &time[..8], &time[8..])
 }
 
 async fn pages(server: &Server, cursor: &str) -> [Samples; 2] {
@@ -82,13 +89,14 @@ async fn multiply(data_dir: &Path, count: usize) {
         .await
         .unwrap();
     let of_sessions = columns(&mut connection, "sessions").await;
-    let copied = of_sessions.replace("session_id", "randomblob(16)");
+    let id = format!("unhex(printf('%012x70008%015x', {EPOCH} + number, session_key))");
+    let copied = of_sessions.replace("session_id", &id);
     let templates = format!("SELECT session_key FROM sessions ORDER BY session_key LIMIT {FEW}");
     run(
         &mut connection,
         &format!(
             "WITH RECURSIVE copies (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM copies WHERE number < {}) \
-             INSERT INTO sessions ({of_sessions}) SELECT {copied} FROM sessions, copies WHERE session_key IN ({templates})",
+             INSERT INTO sessions ({of_sessions}) SELECT {copied} FROM sessions, copies WHERE session_key IN ({templates}) ORDER BY number, session_key",
             count.div_ceil(FEW)
         ),
     )
@@ -117,7 +125,6 @@ async fn multiply(data_dir: &Path, count: usize) {
         ),
     )
     .await;
-    run(&mut connection, "ANALYZE").await;
     connection.close().await.unwrap();
 }
 

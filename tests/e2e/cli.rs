@@ -276,6 +276,51 @@ async fn exit_codes_say_what_went_wrong() {
     assert_eq!(child.wait().await.unwrap().code(), Some(0));
 }
 
+/// A value with the kinds of its leaves instead of the leaves.
+fn shape(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), shape(value)))
+            .collect(),
+        Value::Array(items) => items.iter().map(shape).collect(),
+        Value::String(_) => json!("text"),
+        Value::Number(_) => json!("number"),
+        Value::Bool(_) => json!("true or false"),
+        Value::Null => Value::Null,
+    }
+}
+
+#[tokio::test]
+async fn the_shapes_that_scripts_read_are_stable() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let address = server.address;
+    let session = api::session_of(address, &json!({"title": "shapes"})).await;
+    let (run, _) = api::prompt(address, &session, "go").await;
+    let claim = api::Claim::take(address, "default").await;
+    let question = json!({"request_id": "q", "tool_name": "edit", "wait_seconds": 0});
+    claim.request("approval", question).send(address).await.ok();
+    let url = server.url();
+    let mut shapes = serde_json::Map::new();
+    for command in [
+        "sessions list",
+        &format!("sessions show {session}"),
+        &format!("sessions events {session} --kinds RunRequested"),
+        &format!("runs list {session}"),
+        &format!("runs show {run}"),
+        "approvals list",
+        "executors list",
+    ] {
+        let mut arguments: Vec<_> = command.split(' ').collect();
+        arguments.extend(["--json", "--server", &url]);
+        let output = place.run(&arguments).await.exits(0);
+        let name = command.replace(&session, "ID").replace(&run, "ID");
+        shapes.insert(name, output.json_lines().iter().map(shape).collect());
+    }
+    insta::assert_json_snapshot!(shapes);
+}
+
 #[tokio::test]
 async fn the_help_is_as_documented() {
     let place = Place::new();

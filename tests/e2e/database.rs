@@ -6,6 +6,9 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
+use crate::api;
+use crate::server::{Place, Server};
+
 const FILE: &str = "tapedeck.db";
 
 async fn open(data_dir: &Path, read_only: bool) -> SqliteConnection {
@@ -89,12 +92,65 @@ const RULES: [(&str, &str); 6] = [
     ),
 ];
 
-/// Fails unless every rule holds.
-pub(crate) async fn check(data_dir: &Path) {
+/// The rules that don't hold, with what breaks them.
+async fn broken(data_dir: &Path) -> Vec<(&'static str, Vec<String>)> {
     let mut connection = open(data_dir, true).await;
+    let mut broken = Vec::new();
     for (rule, statement) in RULES {
-        let broken = texts(&mut connection, statement).await;
-        assert!(broken.is_empty(), "not so: {rule}: {broken:?}");
+        let rows = texts(&mut connection, statement).await;
+        if !rows.is_empty() {
+            broken.push((rule, rows));
+        }
     }
     connection.close().await.unwrap();
+    broken
+}
+
+/// Fails unless every rule holds.
+pub(crate) async fn check(data_dir: &Path) {
+    let broken = broken(data_dir).await;
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
+/// The check is only worth something if it notices what a lost or doubled write leaves.
+#[tokio::test]
+async fn the_check_notices_what_is_wrong() {
+    let place = std::sync::Arc::new(Place::new());
+    let mut server = Server::start(&place).await;
+    let claim = api::spoken(&server, "check", 10).await;
+    claim.complete(server.address).await;
+    api::spoken(&server, "check", 10).await;
+    server.process.kill().await;
+    check(&place.data()).await;
+    for (statement, undo) in [
+        (
+            "DELETE FROM events WHERE session_seq = 5 AND session_key = 2",
+            "INSERT INTO events (session_key, session_seq, event_id, kind, payload, created_at, recorded_at) \
+             VALUES (2, 5, 'again', 'StreamDelta', '{}', 0, 0)",
+        ),
+        (
+            "UPDATE session_heads SET head_seq = head_seq + 1 WHERE session_key = 2",
+            "UPDATE session_heads SET head_seq = head_seq - 1 WHERE session_key = 2",
+        ),
+        (
+            "UPDATE events SET kind = 'Note' WHERE kind = 'TurnEnd'",
+            "UPDATE events SET kind = 'TurnEnd' WHERE kind = 'Note'",
+        ),
+        (
+            "UPDATE events SET kind = 'TurnEnd' WHERE event_id = 'e3' AND session_key = 1",
+            "UPDATE events SET kind = 'StreamDelta' WHERE event_id = 'e3' AND session_key = 1",
+        ),
+        (
+            "UPDATE runs SET settled_seq = settled_seq - 1 WHERE settled_seq IS NOT NULL",
+            "UPDATE runs SET settled_seq = settled_seq + 1 WHERE settled_seq IS NOT NULL",
+        ),
+    ] {
+        change(&place.data(), statement).await;
+        assert!(
+            !broken(&place.data()).await.is_empty(),
+            "unnoticed: {statement}"
+        );
+        change(&place.data(), undo).await;
+        check(&place.data()).await;
+    }
 }

@@ -404,5 +404,5 @@ pub(crate) async fn prompting(world: World, mut rng: StdRng) {
 /// Goes on beside something else and never ends it.
 async fn beside(task: impl Future<Output = ()>) {
     task.await;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -22,7 +22,7 @@ use tapedeck_domain::append::Uploaded;
 use tapedeck_domain::claim::ClaimRequest;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::event::EventRecord;
-use tapedeck_domain::executor::Contact;
+use tapedeck_domain::executor::{Contact, Report};
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::interaction::{Answer, Interaction, Question, Scope};
 use tapedeck_domain::owner::Authority;
@@ -206,6 +206,7 @@ impl TestControl {
         let beat = Heartbeat {
             proof: claim.proof.clone(),
             lease_ms: None,
+            report: Report::default(),
         };
         self.control.heartbeat(beat, Duration::ZERO).await
     }

@@ -51,6 +51,19 @@ pub struct Contact {
     pub max_runs: Option<u32>,
 }
 
+/// What an executor says of itself with a heartbeat; what it leaves out keeps its value.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// Its process; ownership of the run stays with the claim's own instance.
+    pub instance_id: Option<String>,
+    /// The process id on its machine.
+    pub process_id: Option<i64>,
+    /// What its backend can do, as it says.
+    pub capabilities: Option<Value>,
+    /// Where its workspaces are, as it says.
+    pub workspace: Option<Value>,
+}
+
 /// An executor as operators see it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Executor {

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use tapedeck_domain::claim::{ClaimToken, renew};
+use tapedeck_domain::executor::Report;
 use tapedeck_domain::owner::cover_claim;
 use tapedeck_domain::run::{LiveRun, RunStatus};
 use tapedeck_domain::{RunId, SessionId, Timestamp};
@@ -31,6 +32,8 @@ pub struct Heartbeat {
     pub proof: ClaimProof,
     /// Replaces the claim's lease duration, in milliseconds on the server's scale.
     pub lease_ms: Option<i64>,
+    /// What the executor says of itself.
+    pub report: Report,
 }
 
 /// What a heartbeat tells.
@@ -68,7 +71,16 @@ impl Command for Heartbeat {
             .await?;
         let (head, live) = claimed.live()?;
         let (run, _) = renew_held(context, head, live, self.lease_ms).await?;
-        touch(context, &run).await?;
+        let mut report = self.report.clone();
+        if report.instance_id.is_none() {
+            let claim = run.state.claim();
+            report.instance_id = claim.and_then(|claim| claim.instance_id.clone());
+        }
+        let now = context.now;
+        context
+            .tx
+            .touch_executor(&proof.executor_id, &report, now)
+            .await?;
         let drain = context.tx.is_draining(&proof.executor_id).await?;
         let expires_at = run
             .state
@@ -112,15 +124,4 @@ pub(crate) async fn renew_held(
     }
     context.tx.save_head(&head).await?;
     Ok((run, head))
-}
-
-async fn touch(context: &mut Context<'_>, run: &LiveRun) -> Result<(), Failure> {
-    if let Some(claim) = run.state.claim() {
-        let now = context.now;
-        context
-            .tx
-            .touch_executor(&claim.executor_id, claim.instance_id.as_deref(), now)
-            .await?;
-    }
-    Ok(())
 }

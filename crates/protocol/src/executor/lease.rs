@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tapedeck_domain::claim::ClaimToken;
+use tapedeck_domain::executor::Report;
 use tapedeck_domain::limits;
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::run::RunStatus;
@@ -119,14 +120,8 @@ pub struct CheckedHeartbeat {
     pub lease_seconds: Option<u32>,
     /// How long to wait, in seconds.
     pub wait_seconds: u32,
-    /// The executor's process.
-    pub instance_id: Option<String>,
-    /// The process id on its machine.
-    pub process_id: Option<i64>,
-    /// What its backend can do.
-    pub capabilities: Option<Value>,
-    /// Where its workspaces are.
-    pub workspace: Option<Value>,
+    /// What the executor says of itself.
+    pub report: Report,
 }
 
 impl HeartbeatRequest {
@@ -151,10 +146,12 @@ impl HeartbeatRequest {
             claim,
             lease_seconds: self.lease_seconds,
             wait_seconds: self.wait_seconds.unwrap_or(0),
-            instance_id: self.worker_instance_id,
-            process_id: self.process_id,
-            capabilities: self.capabilities,
-            workspace: self.workspace_sync,
+            report: Report {
+                instance_id: self.worker_instance_id,
+                process_id: self.process_id,
+                capabilities: self.capabilities,
+                workspace: self.workspace_sync,
+            },
         })
     }
 }

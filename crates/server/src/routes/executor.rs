@@ -79,6 +79,7 @@ pub(super) async fn heartbeat(
     let beat = Heartbeat {
         proof: proof(id, checked.claim),
         lease_ms: checked.lease_seconds.map(|seconds| timing.seconds(seconds)),
+        report: checked.report,
     };
     let wait = wait(&call, checked.wait_seconds);
     let beat = call.control().heartbeat(beat, wait).await?;

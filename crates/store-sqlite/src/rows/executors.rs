@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use serde_json::json;
 use sqlx::SqliteConnection;
-use tapedeck_domain::executor::{Contact, Executor, LiveClaim};
+use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report};
 use tapedeck_domain::id::{RunId, SessionId};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::rows::{ExecutorRows, Rows};
@@ -150,17 +150,19 @@ impl ExecutorRows for SqliteTx<'_> {
     }
 
     /// An executor that never said who it is has no row to touch.
-    async fn touch_executor(
-        &mut self,
-        executor_id: &str,
-        instance_id: Option<&str>,
-        now: Now,
-    ) -> Rows<()> {
+    async fn touch_executor(&mut self, executor_id: &str, report: &Report, now: Now) -> Rows<()> {
+        let capabilities = report.capabilities.as_ref().map(text);
+        let workspace = report.workspace.as_ref().map(text);
         sqlx::query!(
             "UPDATE executors SET
-                instance_id = coalesce(?, instance_id), last_seen_at = ?, last_seen = ?
+                instance_id = coalesce(?, instance_id), process_id = coalesce(?, process_id),
+                capabilities = coalesce(?, capabilities), workspace = coalesce(?, workspace),
+                last_seen_at = ?, last_seen = ?
              WHERE executor_id = ?",
-            instance_id,
+            report.instance_id,
+            report.process_id,
+            capabilities,
+            workspace,
             now.wall.0,
             now.lease.0,
             executor_id,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use tapedeck_domain::executor::Contact;
+use tapedeck_domain::executor::{Contact, Report};
 use tapedeck_domain::owner::{Epoch, Owner};
 use tapedeck_domain::run::{LiveRun, RunState};
 use tapedeck_domain::session::{ExecutorTarget, Session};
@@ -250,7 +250,7 @@ async fn an_executor_keeps_what_a_contact_does_not_say() {
                 ..now()
             };
             assert!(!tx.is_draining("e").await?);
-            tx.touch_executor("e", None, now()).await?;
+            tx.touch_executor("e", &Report::default(), now()).await?;
             tx.save_contact(&contact(), now()).await?;
             let silent = Contact {
                 instance_id: None,
@@ -262,7 +262,12 @@ async fn an_executor_keeps_what_a_contact_does_not_say() {
                 ..contact()
             };
             tx.save_contact(&silent, later).await?;
-            tx.touch_executor("e", Some("i-2"), later).await?;
+            let report = Report {
+                instance_id: Some("i-2".to_owned()),
+                process_id: Some(77),
+                ..Report::default()
+            };
+            tx.touch_executor("e", &report, later).await?;
             tx.insert_claim(key, &held, now().lease).await?;
             assert!(!tx.is_draining("e").await?);
             Ok(())
@@ -274,6 +279,7 @@ async fn an_executor_keeps_what_a_contact_does_not_say() {
     let found = reader.executor("e").await.unwrap().unwrap();
     let expected = Contact {
         instance_id: Some("i-2".to_owned()),
+        process_id: Some(77),
         ..contact()
     };
     assert_eq!(found.contact, expected);
@@ -314,7 +320,7 @@ async fn claims_are_found_by_request_and_attempt_and_their_makers_may_be_seen() 
                 lease: LeaseInstant(LEASE + 1),
                 ..now()
             };
-            tx.touch_executor("e", None, later).await?;
+            tx.touch_executor("e", &Report::default(), later).await?;
             assert!(tx.claimants_seen(key, 3).await?);
             assert!(!tx.claimants_seen(key, 4).await?);
             Ok(())

@@ -161,19 +161,45 @@ async fn events_are_filtered_by_run_and_kind() {
         let seqs: Vec<_> = found.events.iter().map(|event| event.session_seq).collect();
         assert_eq!(seqs, expected, "{filter:?}");
     }
-    // Bytes bound a slice as rows do; what it leaves is read from its last number on.
-    let narrow = EventFilter {
-        max_bytes: 1,
-        ..all.clone()
-    };
-    let slice = reader.events(&narrow).await.unwrap();
-    assert_eq!((slice.events.len(), slice.bounded), (1, true));
-    assert!(!reader.events(&all).await.unwrap().bounded);
     let elsewhere = EventFilter {
         session_id: session_id(9),
         ..all
     };
     assert!(reader.events(&elsewhere).await.unwrap().events.is_empty());
+    fixture.store.close().await;
+}
+
+#[tokio::test]
+async fn a_slice_of_events_is_bounded_by_rows_and_by_bytes() {
+    let fixture = Fixture::open().await;
+    let session = fixture.session(1).await;
+    let written = session.clone();
+    run(&fixture.store, move |tx| {
+        let session = written.clone();
+        Box::pin(async move {
+            let events: Vec<_> = (1..=8).map(|seq| event(&session, None, seq)).collect();
+            Ok(tx.insert_events(session.key, &events).await?)
+        })
+    })
+    .await
+    .unwrap();
+    let reader = fixture.store.reader();
+    for (limit, max_bytes, expected) in [
+        (8, 1, (1, true)),
+        (3, 1 << 20, (3, true)),
+        (9, 1 << 20, (8, false)),
+    ] {
+        let filter = EventFilter {
+            session_id: session.session_id,
+            after: 0,
+            limit,
+            max_bytes,
+            run_id: None,
+            kinds: Vec::new(),
+        };
+        let slice = reader.events(&filter).await.unwrap();
+        assert_eq!((slice.events.len(), slice.bounded), expected);
+    }
     fixture.store.close().await;
 }
 

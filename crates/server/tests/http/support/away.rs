@@ -11,8 +11,8 @@ use tapedeck_domain::{
 };
 use tapedeck_store::read::{Identity, InteractionFilter};
 use tapedeck_store::{
-    EventFilter, EventSlice, Failure, Lane, Page, PageRequest, Reader, SessionView, Store, StoreError,
-    StoreHealth, Work,
+    EventFilter, EventSlice, Failure, Lane, Page, PageRequest, Reader, SessionView, Store,
+    StoreError, StoreHealth, Work,
 };
 
 #[derive(Debug, Clone, Copy)]
