@@ -84,12 +84,10 @@ async fn runs_come_newest_first_of_one_session_or_of_all() {
     fixture.store.close().await;
 }
 
-#[tokio::test]
-async fn events_are_filtered_by_run_and_kind() {
-    let fixture = Fixture::open().await;
-    let session = fixture.session(1).await;
-    let mine = fixture.run(&session, 1, RunState::Queued).await;
-    let other = fixture.run(&session, 2, RunState::Queued).await;
+/// One event of the session's own, four of run 1 and three of run 2.
+async fn insert_events_of_two_runs(fixture: &Fixture, session: &Session) {
+    let mine = fixture.run(session, 1, RunState::Queued).await;
+    let other = fixture.run(session, 2, RunState::Queued).await;
     let written = session.clone();
     run(&fixture.store, move |tx| {
         let (session, mine, other) = (written.clone(), mine.clone(), other.clone());
@@ -106,6 +104,13 @@ async fn events_are_filtered_by_run_and_kind() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn events_are_filtered_by_run_and_kind() {
+    let fixture = Fixture::open().await;
+    let session = fixture.session(1).await;
+    insert_events_of_two_runs(&fixture, &session).await;
     let reader = fixture.store.reader();
     let all = EventFilter {
         session_id: session.session_id,
@@ -123,7 +128,7 @@ async fn events_are_filtered_by_run_and_kind() {
                 after: 6,
                 ..all.clone()
             },
-            vec![7, 8],
+            [7, 8].into(),
         ),
         (
             EventFilter {
