@@ -17,6 +17,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -75,12 +76,13 @@ fn guard(mut arguments: Vec<OsString>) -> io::Result<u8> {
 
 async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
     let mut watch = Watch::open(&spec)?;
-    let mut reports = Reports {
-        pipe: File::options().write(true).open(&spec.status)?,
-    };
+    let reports = Reports::open(&spec);
     for name in [&spec.control, &spec.status] {
         std::fs::remove_file(name)?;
     }
+    let Some(mut reports) = reports? else {
+        return Ok(EXIT_REFUSED);
+    };
     let wait = Duration::from_millis(spec.lock_wait_ms);
     let mut waiting = reports.pipe.try_clone().map(|pipe| Reports { pipe })?;
     let locked = tokio::select! {
@@ -287,6 +289,19 @@ struct Reports {
 }
 
 impl Reports {
+    /// `None` if the executor is gone: it holds the other end before it starts the guard. Opening
+    /// must not wait for a reader that will never come.
+    fn open(spec: &GuardSpec) -> io::Result<Option<Self>> {
+        match pipe::OpenOptions::new().open_sender(&spec.status) {
+            Ok(sender) => {
+                let pipe = File::from(sender.into_blocking_fd()?);
+                Ok(Some(Self { pipe }))
+            }
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn send(&mut self, status: &GuardStatus) {
         if let Ok(mut line) = serde_json::to_vec(status) {
             line.push(b'\n');

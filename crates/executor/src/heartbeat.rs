@@ -86,17 +86,24 @@ impl Heartbeat {
         let third = || self.held.lease_length() / 3;
         let mut pauses = Pauses::up_to(third() / 40);
         let mut next = Instant::now() + third();
+        let mut failing = false;
         loop {
             sleep_until(next).await;
             let sent = Instant::now();
             match self.send(None, third().min(ANSWER_LIMIT)).await {
                 Ok(_) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!(run.id = %self.held.run_id, "heartbeats are answered again");
+                    }
                     pauses.reset();
                     next = sent + third();
                 }
                 Err(error) if self.lost(&error) => return,
                 Err(error) => {
-                    tracing::warn!(run.id = %self.held.run_id, error = told(&error), "heartbeat failed");
+                    // One line for an outage, however many tries it takes.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(run.id = %self.held.run_id, error = told(&error), "heartbeats fail; trying again");
+                    }
                     // A server that asks for patience is not asked to let the lease end.
                     next = Instant::now() + pauses.next(None);
                 }

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{Fixture, eventually, lease, long_lease, processes_with, unique, unique_seconds};
-use tapedeck_executor::guard::KillReason;
+use support::{
+    Fixture, GUARD, eventually, lease, long_lease, processes_with, unique, unique_seconds,
+};
+use tapedeck_executor::guard::{GuardSpec, KillReason};
 use tapedeck_executor::process::{
     AgentExit, AgentProcess, Environment, LaunchError, sweep_executor_leftovers, sweep_marked,
 };
@@ -129,7 +131,7 @@ async fn an_agent_outlives_its_deadline_only_if_a_later_one_is_pushed() {
 }
 
 fn hold(fixture: &Fixture, run: &str, lease_ms: &str, seconds: &str) -> std::process::Child {
-    Command::new(support::GUARD)
+    Command::new(GUARD)
         .args(["hold", run])
         .args([&fixture.launcher.state_dir, &fixture.workspace])
         .args([lease_ms, &fixture.launcher.executor_instance, "sh", "-c"])
@@ -193,7 +195,7 @@ async fn a_killed_guard_does_not_leave_its_agent_to_itself() {
 /// An agent whose guard and executor were both killed, guard first.
 async fn abandoned(fixture: &Fixture, run: &str, seconds: &str) {
     let script = format!("setsid sleep {seconds} & sleep {seconds}");
-    let mut executor = Command::new(support::GUARD)
+    let mut executor = Command::new(GUARD)
         .args(["hold", run])
         .args([&fixture.launcher.state_dir, &fixture.workspace])
         .args([
@@ -342,4 +344,32 @@ async fn no_pipe_is_left_in_the_state_directory() {
         .unwrap()
         .count();
     assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn a_guard_whose_executor_died_before_it_began_starts_nothing_and_ends() {
+    let (fixture, seconds) = (Fixture::new(), unique_seconds());
+    let pipe = |name: &str| {
+        let path = fixture.dir.path().join(name);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        path
+    };
+    let spec = GuardSpec {
+        run_id: unique("run"),
+        control: pipe("control"),
+        status: pipe("status"),
+        lock: fixture.dir.path().join("lock"),
+        lock_wait_ms: 1_000,
+        deadline: u64::MAX,
+    };
+    let mut guard = tokio::process::Command::new(GUARD)
+        .arg(serde_json::to_string(&spec).unwrap())
+        .args(["sleep", &seconds])
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(10), guard.wait()).await;
+    assert_eq!(ended.expect("it ends").unwrap().code(), Some(125));
+    assert_eq!(processes_with(&seconds), NONE);
+    assert!(!spec.control.exists() && !spec.status.exists());
 }
