@@ -271,6 +271,8 @@ impl Follower {
 
     fn take_frame(&mut self, raw: &RawFrame) -> Result<(), Broken> {
         match raw.event.as_str() {
+            // Only events have a number; a frame of the stream's own never does.
+            _ if raw.id.is_some() => self.take_event(raw)?,
             OPEN => {
                 let open: StreamOpen = parse(raw)?;
                 self.last = self.last.or(Some(open.head_seq));

@@ -109,8 +109,12 @@ impl ControlPlane {
 
     /// Credits an outage, sweeps once, and starts the loops (rules R6, R8).
     pub async fn start(&self) -> Outcome<()> {
-        sweep::start(self).await?;
-        sweep::step(self).await?;
+        // A full disk must not keep what can still be read from being served; every command
+        // credits the outage first, whether this did or not.
+        match sweep::step(self).await {
+            Err(Error::Store(StoreError::StorageFull)) => tracing::warn!("sweep.storage_full"),
+            swept => drop(swept?),
+        }
         let control = self.clone();
         self.inner.lifecycle.spawn(sweep::run(control));
         if self.shared_store {

@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use serde_json::Value;
 
 use crate::digest::Digest;
-use crate::event::{Draft, EventKind, EventRecord, SERVER_ID_PREFIX, uploaded};
+use crate::event::{Draft, EventKind, EventRecord, SERVER_ID_PREFIX, STREAM_PREFIX, uploaded};
 use crate::json::{JsonText, storable, storable_text};
 use crate::limits;
 use crate::rejection::{FieldError, Rejection};
@@ -68,6 +68,12 @@ impl Uploaded {
             return Err(at(
                 "event",
                 format!("`{kind}` is written by the server only"),
+            ));
+        }
+        if kind.starts_with(STREAM_PREFIX) {
+            return Err(at(
+                "event",
+                format!("must not start with `{STREAM_PREFIX}`: those frames are the stream's own"),
             ));
         }
         if !data.is_object() {

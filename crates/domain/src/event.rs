@@ -71,6 +71,9 @@ pub mod uploaded {
 /// Event ids with this prefix are the server's (rules R11).
 pub const SERVER_ID_PREFIX: &str = "srv:";
 
+/// Frames of this prefix are a stream's own and no events, so no event may have such a kind.
+pub const STREAM_PREFIX: &str = "stream.";
+
 /// The id of the server's event with this number.
 pub fn server_event_id(session_seq: u64) -> String {
     format!("{SERVER_ID_PREFIX}{session_seq}")

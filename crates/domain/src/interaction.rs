@@ -254,6 +254,11 @@ pub fn resolve(
     by: &str,
     now: Now,
 ) -> Result<Resolution, Rejection> {
+    if stored.kind == InteractionKind::Approval && answer.response.is_some() {
+        // A form says neither yes nor no: nothing but `approved` may open a gate.
+        let message = "is for a question's form; answer an approval with `approved`";
+        return Err(Rejection::invalid("response", message));
+    }
     let refused = Rejection::AlreadyResolved {
         interaction_id: stored.interaction_id,
         status: stored.status,

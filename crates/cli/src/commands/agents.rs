@@ -96,6 +96,16 @@ impl Agent {
         }
     }
 
+    /// Refuses a command that can't be read as words, before anything is made for it.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let (Self::Acp(command) | Self::Command(command)) = self;
+        check(command)?;
+        match shell_words::split(command) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Failed::usage(format!("the agent's command: {error}"))),
+        }
+    }
+
     /// Gives the options of an executor the backend for this agent.
     pub(crate) fn drive(&self, settings: &Settings, options: &mut Options) -> anyhow::Result<()> {
         options.backends = Arc::new(EveryRun(self.backend(settings, options)?));

@@ -71,6 +71,13 @@ async fn start_and_follow(
         None if args.agent.is_given() => return Err(agent_is_the_servers()),
         None => None,
     };
+    // What would be refused later is refused before there is a session.
+    if args.goal.trim().is_empty() {
+        return Err(Failed::usage("`--goal` must not be blank"));
+    }
+    if let Some(agent) = &agent {
+        agent.check()?;
+    }
     let request = CreateSessionRequest {
         title: Some(short(&args.goal, TITLE_CHARS)),
         run_target: Some(RunTargetRequest {

@@ -89,11 +89,14 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let serving = lifecycle.spawn(tapedeck_server::serve(listener, state, lifecycle.clone()));
     // The answer shows that clients will get one, too.
     Client::http(&url, token.as_ref())?
-        .ready()
+        .health()
         .await
         .context("the server does not answer")?;
     let file = server_file(config, &control, &url).await?;
-    file.write(&dir)?;
+    // Without it clients need `--server`; that is no reason not to serve.
+    if let Err(error) = file.write(&dir) {
+        tracing::warn!(error = format!("{error:#}"), "serve.server_file_failed");
+    }
     if let Some(path) = &ready_file {
         write_whole(path, &format!("{url}\n"))?;
     }

@@ -285,3 +285,17 @@ proptest! {
         prop_assert_eq!(log.records, before);
     }
 }
+
+#[test]
+fn kinds_that_a_stream_would_take_for_its_own_frames_are_refused() {
+    for kind in [
+        "stream.open",
+        "stream.live",
+        "stream.end",
+        "stream.later",
+        "two\nlines",
+    ] {
+        let refused = Uploaded::check(3, "a".to_owned(), kind.to_owned(), &json!({}), None);
+        assert_eq!(refused.unwrap_err().path, "events[3].event", "{kind:?}");
+    }
+}

@@ -214,10 +214,6 @@ fn the_same_answer_again_is_fine_and_any_other_is_refused() {
                 feedback: None,
                 ..answer(approved)
             },
-            Answer {
-                response: Some(json!({"branch": "main"})),
-                ..answer(approved)
-            },
         ] {
             assert_eq!(
                 resolve(answered.clone(), &other, "ann", after(20)),
@@ -225,6 +221,30 @@ fn the_same_answer_again_is_fine_and_any_other_is_refused() {
                 "{other:?}"
             );
         }
+    }
+}
+
+#[test]
+fn a_form_is_no_answer_to_an_approval_whatever_it_says() {
+    for response in [
+        json!({"approved": false}),
+        json!("no"),
+        json!({"branch": "main"}),
+    ] {
+        let form = Answer {
+            response: Some(response),
+            ..answer(true)
+        };
+        let refused = resolve(stored(InteractionStatus::Pending), &form, "ann", after(20));
+        assert!(
+            matches!(&refused, Err(Rejection::Invalid(errors)) if errors[0].path == "response"),
+            "{refused:?}"
+        );
+        let question = Interaction {
+            kind: InteractionKind::Question,
+            ..stored(InteractionStatus::Pending)
+        };
+        assert!(resolve(question, &form, "ann", after(20)).is_ok());
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the server says of itself.
 
 use axum::Json;
-use tapedeck_control_plane::Error;
+use tapedeck_control_plane::{Error, sweep};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::operations::{CapabilitiesResponse, HealthResponse, ReadyResponse};
 
@@ -51,7 +51,8 @@ pub(super) async fn readyz(call: Call) -> Answer<ReadyResponse> {
     if control.lifecycle().is_draining() {
         return Err(Fault::from(Error::Draining));
     }
-    control.store().reader().live_run_count().await?;
+    // Writes as the sweep does: a full disk or a stuck writer is told here first.
+    sweep::start(control).await?;
     let health = control.store().health();
     if !health.writable {
         return Err(Fault::overloaded(ErrorCode::Unavailable));
