@@ -11,6 +11,10 @@ mod api;
 #[expect(dead_code, reason = "shared with the tests, which need more of it")]
 mod http;
 #[cfg(test)]
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "shared with the tests, which need more of it")]
+mod postgres;
+#[cfg(test)]
 #[path = "../support/server.rs"]
 #[expect(dead_code, reason = "shared with the tests, which need more of it")]
 mod server;

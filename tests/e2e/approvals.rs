@@ -11,6 +11,11 @@ use crate::http::Request;
 use crate::server::{ExecutorOptions, Place, Server, executor};
 use crate::wait::eventually;
 
+on_both_stores! {
+    an_open_question_survives_the_server_and_is_answered_once,
+    a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew,
+}
+
 const LIMIT: Duration = Duration::from_mins(1);
 const SCALE: f64 = 0.2;
 const SCRIPT: &str = "ask edit {\"path\": \"x\"}; say after";
@@ -67,9 +72,7 @@ async fn is_listed(place: &Place, server: &Server, id: &str) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_question_survives_the_server_and_is_answered_once() {
-    let place = Arc::new(Place::new());
+async fn an_open_question_survives_the_server_and_is_answered_once(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;
     let options = ExecutorOptions {
@@ -142,9 +145,7 @@ async fn an_open_question_survives_the_server_and_is_answered_once() {
     assert_eq!((asked, answered), (1, 1));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew() {
-    let place = Arc::new(Place::new());
+async fn a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew(place: Arc<Place>) {
     let server = Server::scaled(&place, SCALE).await;
     let address = server.address;
     let mut worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));

@@ -10,6 +10,10 @@ use crate::api::{self, is_terminal, prompt, session_in};
 use crate::server::{ExecutorOptions, Place, Server, executor};
 use crate::wait::eventually;
 
+on_both_stores! {
+    a_run_of_many_leases_is_never_recovered_on_a_busy_machine,
+}
+
 /// A lease of 10 s is 3 s: the run takes five of them.
 const SCALE: f64 = 0.3;
 const SECONDS: u64 = 15;
@@ -50,9 +54,7 @@ impl Drop for Spin {
     }
 }
 
-#[tokio::test]
-async fn a_run_of_many_leases_is_never_recovered_on_a_busy_machine() {
-    let place = Arc::new(Place::new());
+async fn a_run_of_many_leases_is_never_recovered_on_a_busy_machine(place: Arc<Place>) {
     let server = Server::scaled(&place, SCALE).await;
     let address = server.address;
     let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x1"));

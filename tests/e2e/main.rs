@@ -5,11 +5,40 @@
 #[path = "../support/http.rs"]
 mod http;
 #[cfg(test)]
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "shared with other suites, which need more of it")]
+mod postgres;
+#[cfg(test)]
 #[path = "../support/server.rs"]
 mod server;
 #[cfg(test)]
 #[path = "../support/wait.rs"]
 mod wait;
+
+/// Makes one test for each name and store, each in a place of its own.
+#[cfg(test)]
+macro_rules! on_both_stores {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(std::sync::Arc::new($crate::server::Place::new())).await;
+                }
+            )*
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    let place = $crate::server::Place::on_postgres().await;
+                    super::$name(std::sync::Arc::new(place)).await;
+                }
+            )*
+        }
+    };
+}
 
 #[cfg(test)]
 mod api;
@@ -23,6 +52,8 @@ mod cli;
 mod crash;
 #[cfg(test)]
 mod database;
+#[cfg(test)]
+mod instances;
 #[cfg(test)]
 mod load;
 #[cfg(test)]

@@ -11,22 +11,28 @@ use crate::http::{Connection, End, Frame, Request, events};
 use crate::server::{Place, Server};
 use crate::wait::eventually;
 
+on_both_stores! {
+    a_stream_that_was_cut_goes_on_with_exactly_the_rest,
+    a_run_is_executed_by_hand,
+    older_names_and_the_versioned_mount_are_the_same_api,
+    each_refusal_is_a_problem_document,
+    a_bad_cursor_is_refused_before_the_first_frame,
+    a_lost_claim_is_told_of_its_loss_on_every_call,
+    one_key_is_one_run_however_often_the_connection_breaks,
+    a_run_handed_to_a_poll_that_left_is_claimable_again,
+    an_end_reported_at_the_last_moment_stays_or_is_refused,
+    an_event_that_cannot_be_stored_is_refused_and_its_run_goes_on,
+}
+
 const UNKNOWN: &str = "018f0000-0000-7000-8000-000000000001";
 const BODY_BYTES: usize = 1024 * 1024;
-
-async fn start() -> (Arc<Place>, Server) {
-    let place = Arc::new(Place::new());
-    let server = Server::start(&place).await;
-    (place, server)
-}
 
 fn numbers(frames: &[Frame]) -> Vec<u64> {
     frames.iter().filter_map(|frame| frame.id).collect()
 }
 
-#[tokio::test]
-async fn a_stream_that_was_cut_goes_on_with_exactly_the_rest() {
-    let (_place, server) = start().await;
+async fn a_stream_that_was_cut_goes_on_with_exactly_the_rest(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let session = session_in(address, "cut").await;
     let ask = Request::post(
@@ -93,9 +99,8 @@ async fn a_stream_that_was_cut_goes_on_with_exactly_the_rest() {
     assert_eq!(api::said(page, &claim.run_id), "one two three");
 }
 
-#[tokio::test]
-async fn a_run_is_executed_by_hand() {
-    let (_place, server) = start().await;
+async fn a_run_is_executed_by_hand(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let session = session_of(address, &json!({"title": "by hand"})).await;
     let (run, at) = prompt(address, &session, "do it").await;
@@ -168,9 +173,8 @@ async fn a_run_is_executed_by_hand() {
     );
 }
 
-#[tokio::test]
-async fn older_names_and_the_versioned_mount_are_the_same_api() {
-    let (_place, server) = start().await;
+async fn older_names_and_the_versioned_mount_are_the_same_api(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let created = server.post("/v1/sessions", &json!({})).await;
     assert_eq!(created.status, 201);
@@ -211,9 +215,8 @@ async fn older_names_and_the_versioned_mount_are_the_same_api() {
     );
 }
 
-#[tokio::test]
-async fn each_refusal_is_a_problem_document() {
-    let (_place, server) = start().await;
+async fn each_refusal_is_a_problem_document(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let session = session_in(address, "p").await;
     prompt(address, &session, "first").await;
@@ -296,9 +299,8 @@ async fn each_refusal_is_a_problem_document() {
     assert!([400, 415].contains(&status), "{status}");
 }
 
-#[tokio::test]
-async fn a_bad_cursor_is_refused_before_the_first_frame() {
-    let (_place, server) = start().await;
+async fn a_bad_cursor_is_refused_before_the_first_frame(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let session = session_in(address, "c").await;
     prompt(address, &session, "go").await;
@@ -322,9 +324,7 @@ async fn a_bad_cursor_is_refused_before_the_first_frame() {
     assert_eq!(unknown.send(address).await.problem().1, "session_not_found");
 }
 
-#[tokio::test]
-async fn a_lost_claim_is_told_of_its_loss_on_every_call() {
-    let place = Arc::new(Place::new());
+async fn a_lost_claim_is_told_of_its_loss_on_every_call(place: Arc<Place>) {
     let server = Server::scaled(&place, 0.02).await;
     let address = server.address;
     let session = session_in(address, "lost").await;
@@ -366,9 +366,8 @@ async fn a_lost_claim_is_told_of_its_loss_on_every_call() {
     assert_eq!(api::log(address, &session).await, before);
 }
 
-#[tokio::test]
-async fn one_key_is_one_run_however_often_the_connection_breaks() {
-    let (_place, mut server) = start().await;
+async fn one_key_is_one_run_however_often_the_connection_breaks(place: Arc<Place>) {
+    let mut server = Server::start(&place).await;
     let address = server.address;
     let session = session_in(address, "k").await;
     let path = format!("/sessions/{session}/prompt");
@@ -415,9 +414,7 @@ async fn one_key_is_one_run_however_often_the_connection_breaks() {
 }
 
 /// A poll whose answer nobody takes hands its run on (fault 15).
-#[tokio::test]
-async fn a_run_handed_to_a_poll_that_left_is_claimable_again() {
-    let place = Arc::new(Place::new());
+async fn a_run_handed_to_a_poll_that_left_is_claimable_again(place: Arc<Place>) {
     let server = Server::scaled(&place, 0.1).await;
     let address = server.address;
     for arrived in [0, 1, 20] {
@@ -439,9 +436,7 @@ async fn a_run_handed_to_a_poll_that_left_is_claimable_again() {
 }
 
 /// A run that ends in the very moment in which the sweep takes it away: one of both wins (faults 13).
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_reported_at_the_last_moment_stays_or_is_refused() {
-    let place = Arc::new(Place::new());
+async fn an_end_reported_at_the_last_moment_stays_or_is_refused(place: Arc<Place>) {
     // A lease of 5 s is half a second, and so is the sweep's period.
     let server = Server::scaled(&place, 0.1).await;
     let address = server.address;
@@ -498,9 +493,8 @@ async fn an_end_reported_at_the_last_moment_stays_or_is_refused() {
 }
 
 /// What can't be stored is refused at the edge, and the run goes on (faults 17).
-#[tokio::test]
-async fn an_event_that_cannot_be_stored_is_refused_and_its_run_goes_on() {
-    let (_place, server) = start().await;
+async fn an_event_that_cannot_be_stored_is_refused_and_its_run_goes_on(place: Arc<Place>) {
+    let server = Server::start(&place).await;
     let address = server.address;
     let claim = api::spoken(&server, "edge", 1).await;
     let before = api::log(address, &claim.session_id).await;

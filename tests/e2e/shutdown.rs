@@ -14,6 +14,12 @@ use crate::http::{End, Frame, Request};
 use crate::server::{ExecutorOptions, Place, Server, executor};
 use crate::wait::{eventually, within};
 
+on_both_stores! {
+    a_drain_ends_within_its_bound_and_loses_nothing_acknowledged,
+    a_rolling_restart_interrupts_nothing,
+    a_second_signal_ends_a_drain_at_once,
+}
+
 const STREAMS: usize = 200;
 const POLLS: usize = 50;
 const UPLOADS: usize = 64;
@@ -58,9 +64,7 @@ async fn upload_to_the_end(address: SocketAddr, claim: Claim) -> (Claim, Vec<Val
     (claim, acknowledged)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_drain_ends_within_its_bound_and_loses_nothing_acknowledged() {
-    let place = Arc::new(Place::new());
+async fn a_drain_ends_within_its_bound_and_loses_nothing_acknowledged(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;
     let mut claims = Vec::new();
@@ -131,9 +135,7 @@ async fn a_drain_ends_within_its_bound_and_loses_nothing_acknowledged() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_interrupts_nothing() {
-    let place = Arc::new(Place::new());
+async fn a_rolling_restart_interrupts_nothing(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;
     let options = ExecutorOptions {
@@ -177,9 +179,7 @@ async fn a_rolling_restart_interrupts_nothing() {
     }
 }
 
-#[tokio::test]
-async fn a_second_signal_ends_a_drain_at_once() {
-    let place = Arc::new(Place::new());
+async fn a_second_signal_ends_a_drain_at_once(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;
     // Half a request keeps a connection busy for as long as it may.

@@ -14,6 +14,12 @@ use crate::http::{Frame, Frames, Request, events};
 use crate::server::{Place, Server};
 use crate::wait::within;
 
+on_both_stores! {
+    a_stream_cut_at_any_byte_any_number_of_times_is_the_log,
+    a_stream_outlives_its_server,
+    readers_who_stop_cost_nothing_and_miss_nothing,
+}
+
 /// Readers who stop.
 const STALLED: usize = 500;
 /// What is written meanwhile: this many batches of ten events.
@@ -65,9 +71,7 @@ async fn follow_badly(server: &Server, session: &str, mut rng: StdRng) -> (Vec<F
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_cut_at_any_byte_any_number_of_times_is_the_log() {
-    let place = Arc::new(Place::new());
+async fn a_stream_cut_at_any_byte_any_number_of_times_is_the_log(place: Arc<Place>) {
     let server = Arc::new(Server::start(&place).await);
     let address = server.address;
     // Half of the log is there before, so that cuts fall into the replay, too.
@@ -103,9 +107,7 @@ async fn a_stream_cut_at_any_byte_any_number_of_times_is_the_log() {
     assert!(cuts > 100, "only {cuts} cuts");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_outlives_its_server() {
-    let place = Arc::new(Place::new());
+async fn a_stream_outlives_its_server(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;
     let claim = spoken(&server, "restarts", 20).await;
@@ -147,9 +149,7 @@ async fn read_on(server: &Server, session: &str, mut frames: Frames) -> Vec<Fram
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_who_stop_cost_nothing_and_miss_nothing() {
-    let place = Arc::new(Place::new());
+async fn readers_who_stop_cost_nothing_and_miss_nothing(place: Arc<Place>) {
     let server = Arc::new(Server::start(&place).await);
     let address = server.address;
     let session = session_in(address, "hose").await;

@@ -10,27 +10,59 @@
 #[path = "../support/control.rs"]
 #[macro_use]
 mod control;
+#[path = "../support/postgres.rs"]
+#[expect(dead_code, reason = "shared with other suites, which need more of it")]
+mod postgres;
 #[path = "../support/stores.rs"]
 mod stores;
 
-/// Makes one test for each name and store, each over a fresh database.
-macro_rules! on_every_store {
-    ($($name:ident),* $(,)?) => {
-        mod sqlite {
+/// Makes one test for each name, in a module that says on which store it runs.
+macro_rules! on_store {
+    ($module:ident, $kind:ident, $($name:ident),*) => {
+        mod $module {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    super::$name($crate::control::TestControl::fresh().await).await;
+                    let kind = $crate::stores::Kind::$kind;
+                    super::$name($crate::control::TestControl::fresh(kind).await).await;
                 }
             )*
         }
     };
 }
 
+/// Makes one test for each name and store, each over a fresh database.
+macro_rules! on_every_store {
+    ($($name:ident),* $(,)?) => {
+        on_store!(sqlite, Sqlite, $($name),*);
+        on_store!(postgres, Postgres, $($name),*);
+        on_store!(postgres_without_hints, PostgresWithoutHints, $($name),*);
+    };
+}
+
+/// The same for what only SQLite has. Each use says why.
+macro_rules! on_sqlite {
+    ($($name:ident),* $(,)?) => {
+        on_store!(sqlite_only, Sqlite, $($name),*);
+    };
+}
+
+/// The same for what needs several processes with one database.
+macro_rules! on_postgres {
+    ($($name:ident),* $(,)?) => {
+        on_store!(postgres_only, Postgres, $($name),*);
+        on_store!(postgres_only_without_hints, PostgresWithoutHints, $($name),*);
+    };
+}
+
 mod admission;
+mod audit;
+mod busy;
 mod claims;
+mod folds;
 mod follow;
 mod idempotency;
+mod instances;
 mod interactions;
 mod outages;
 mod ownership;

@@ -15,8 +15,12 @@ on_every_store! {
     takeover_interrupts_active_run_atomically,
     a_restart_of_the_same_owner_interrupts_nothing,
     release_keeps_the_row_and_its_epoch,
-    a_server_that_is_gone_gives_way_where_nothing_runs,
     idle_sessions_are_released_and_never_deleted,
+}
+
+// A local process works on a data directory, whose lock says that no server lives.
+on_sqlite! {
+    a_server_that_is_gone_gives_way_where_nothing_runs,
 }
 
 async fn other(t: &TestControl, owner: &str) -> TestControl {

@@ -5,7 +5,7 @@ use tapedeck_control_plane::Error;
 use tapedeck_control_plane::commands::configure_session::SettingsPatch;
 use tapedeck_domain::Rejection;
 use tapedeck_domain::session::{ApprovalPolicy, SessionSettings};
-use tapedeck_store::{PageRequest, Target};
+use tapedeck_store::{PageRequest, RunFilter, Target};
 
 use crate::control::{NAMESPACE, TestControl};
 
@@ -211,7 +211,7 @@ async fn another_namespace_sees_nothing(t: TestControl) {
     );
     assert!(
         t.control
-            .runs(elsewhere, None, page)
+            .runs(elsewhere, RunFilter::default(), page)
             .await
             .unwrap()
             .items

@@ -32,10 +32,13 @@ use tapedeck_domain::settle::{Ending, RunEnd};
 use tapedeck_domain::{InteractionId, RunId, SessionId, Timing};
 use tapedeck_store::{EventFilter, SessionView};
 
-use super::stores::TestStore;
+use super::stores::{Kind, TestStore};
 
 /// The namespace of all tests.
 pub(crate) const NAMESPACE: &str = "default";
+
+/// Deltas of runs that settled so long ago may be folded, where a test says so.
+pub(crate) const KEEP_DELTAS_MS: i64 = 7 * 24 * 3_600_000;
 
 /// A control plane under test.
 pub(crate) struct TestControl {
@@ -45,8 +48,8 @@ pub(crate) struct TestControl {
 
 impl TestControl {
     /// Over a fresh database.
-    pub(crate) async fn fresh() -> Self {
-        Self::over(TestStore::fresh().await).await
+    pub(crate) async fn fresh(kind: Kind) -> Self {
+        Self::over(TestStore::fresh(kind).await).await
     }
 
     /// Over this database, as the deployment's owner; credits outages as a starting server does.
@@ -57,7 +60,10 @@ impl TestControl {
 
     /// Over this database, as this owner.
     pub(crate) async fn owned_by(store: TestStore, owner_id: &str) -> Self {
-        let timing = Timing::STANDARD;
+        let timing = Timing {
+            keep_deltas_ms: Some(KEEP_DELTAS_MS),
+            ..Timing::STANDARD
+        };
         let control = ControlPlane::new(Options {
             store: Arc::clone(&store.store),
             authority: Authority {
@@ -70,8 +76,10 @@ impl TestControl {
             lifecycle: Lifecycle::new(),
             ring_events: 2,
             ring_bytes: 1 << 20,
-            shared_store: false,
+            hints: store.hints(),
         });
+        // The sweep comes when a test says so; news of other processes come by themselves.
+        control.watch();
         sweep::start(&control).await.unwrap();
         Self { control, store }
     }
@@ -269,6 +277,8 @@ impl TestControl {
             end,
             event_count,
             agent_state: None,
+            tape_id: None,
+            tape: None,
         };
         self.control.settle_run(command).await
     }
@@ -291,6 +301,8 @@ impl TestControl {
             end,
             event_count: None,
             agent_state,
+            tape_id: None,
+            tape: None,
         };
         self.control.settle_run(command).await.unwrap()
     }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::http::{Answer, Request};
+use crate::postgres::{Cluster, Database};
 use crate::wait::{eventually, within};
 
 /// For a process to start or to end.
@@ -22,10 +24,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Lines of a log that are shown when a test fails.
 const LOG_LINES: usize = 30;
 
-/// The directories of one test.
+/// The directories of one test, and its database where that isn't in one of them.
 #[derive(Debug)]
 pub(crate) struct Place {
     dir: TempDir,
+    database: Option<Database>,
 }
 
 impl Place {
@@ -35,7 +38,31 @@ impl Place {
         for name in ["home", "data", "state", "work"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        Self { dir }
+        Self {
+            dir,
+            database: None,
+        }
+    }
+
+    /// With an empty database on PostgreSQL, which the servers of the test share.
+    pub(crate) async fn on_postgres() -> Self {
+        Self {
+            database: Some(Cluster::shared().await.database().await),
+            ..Self::new()
+        }
+    }
+
+    /// The same, on a server that the test may stop.
+    pub(crate) async fn on_cluster(cluster: &Cluster) -> Self {
+        Self {
+            database: Some(cluster.database().await),
+            ..Self::new()
+        }
+    }
+
+    /// The database on PostgreSQL.
+    pub(crate) fn database(&self) -> &Database {
+        self.database.as_ref().unwrap()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -200,6 +227,8 @@ impl Drop for Process {
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerOptions {
+    /// Tells the servers of one place apart; `server` by default.
+    pub(crate) name: Option<&'static str>,
     /// Multiplies every lease, period and deadline.
     pub(crate) scale: Option<f64>,
     pub(crate) token_file: Option<PathBuf>,
@@ -209,17 +238,17 @@ pub(crate) struct ServerOptions {
 #[derive(Debug)]
 pub(crate) struct Server {
     options: ServerOptions,
-    place: std::sync::Arc<Place>,
+    place: Arc<Place>,
     pub(crate) address: SocketAddr,
     pub(crate) process: Process,
 }
 
 impl Server {
-    pub(crate) async fn start(place: &std::sync::Arc<Place>) -> Self {
+    pub(crate) async fn start(place: &Arc<Place>) -> Self {
         Self::start_with(place, ServerOptions::default()).await
     }
 
-    pub(crate) async fn scaled(place: &std::sync::Arc<Place>, scale: f64) -> Self {
+    pub(crate) async fn scaled(place: &Arc<Place>, scale: f64) -> Self {
         let scale = Some(scale);
         Self::start_with(
             place,
@@ -231,11 +260,11 @@ impl Server {
         .await
     }
 
-    pub(crate) async fn start_with(place: &std::sync::Arc<Place>, options: ServerOptions) -> Self {
+    pub(crate) async fn start_with(place: &Arc<Place>, options: ServerOptions) -> Self {
         let (process, address) = launch(place, &options, "127.0.0.1:0").await.unwrap();
         Self {
             options,
-            place: std::sync::Arc::clone(place),
+            place: Arc::clone(place),
             address,
             process,
         }
@@ -288,23 +317,25 @@ async fn launch(
     options: &ServerOptions,
     listen: &str,
 ) -> Option<(Process, SocketAddr)> {
-    let ready = place.path("ready");
+    let name = options.name.unwrap_or("server");
+    let ready = place.path(&format!("{name}.ready"));
     if let Err(error) = fs::remove_file(&ready) {
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     }
     let mut command = place.command(&["serve", "--listen", listen]);
-    command
-        .arg("--data-dir")
-        .arg(place.data())
-        .arg("--ready-file")
-        .arg(&ready);
+    command.arg("--ready-file").arg(&ready);
+    match &place.database {
+        // Not as a flag: there is a password in it.
+        Some(database) => command.env("TAPEDECK_DATABASE", database.url()),
+        None => command.arg("--data-dir").arg(place.data()),
+    };
     if let Some(scale) = options.scale {
         command.env("TAPEDECK_TIMING_SCALE", scale.to_string());
     }
     if let Some(file) = &options.token_file {
         command.arg("--token-file").arg(file);
     }
-    let mut process = place.start("server", command);
+    let mut process = place.start(name, command);
     eventually("the server answers", LIMIT, async || {
         if let Some(status) = process.exited() {
             // Exit code 4 is a conflict, see `tapedeck --help`.

@@ -43,7 +43,7 @@ fn every_event_kind_is_documented() {
 }
 
 /// The help of a command, as a person asks for it.
-fn help(path: &[String]) -> String {
+pub(crate) fn help(path: &[String]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tapedeck"))
         .args(path)
         .arg("--help")

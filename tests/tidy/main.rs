@@ -9,6 +9,7 @@
     reason = "test code outside of test functions"
 )]
 
+mod containers;
 mod crates;
 mod documents;
 mod gate;

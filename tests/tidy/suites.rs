@@ -22,10 +22,20 @@ const INVARIANTS: &[&str] = &[
     "settled_run_accepts_no_event",
 ];
 
+/// The macros that make tests of names, and whether they do so for every store.
+const MACROS: &[(&str, bool)] = &[
+    ("on_every_store!", true),
+    ("on_both_stores!", true),
+    ("on_sqlite!", false),
+    ("on_postgres!", false),
+];
+
 /// The names inside every `on_every_store! { … }` of a file.
 fn listed(text: &str) -> Vec<&str> {
-    text.split("on_every_store!")
-        .skip(1)
+    MACROS
+        .iter()
+        .filter(|(_, everywhere)| *everywhere)
+        .flat_map(|(name, _)| text.split(name).skip(1))
         .filter_map(|rest| rest.trim_start().strip_prefix(['{', '(', '[']))
         .filter_map(|rest| rest.split(['}', ')', ']']).next())
         .flat_map(|names| names.split(','))
@@ -59,6 +69,27 @@ fn every_invariant_is_a_test_of_its_name() {
         })
         .collect();
     assert_none("invariants without a test of their name", &missing);
+}
+
+#[test]
+fn a_test_for_one_store_says_why() {
+    let one_store = |line: &str| {
+        let mut macros = MACROS.iter().filter(|(_, everywhere)| !everywhere);
+        macros.any(|(name, _)| line.starts_with(name))
+    };
+    let mut silent = Vec::new();
+    for file in under("tests/") {
+        let lines: Vec<_> = file.text().lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            if one_store(line) && !(at > 0 && lines[at - 1].starts_with("//")) {
+                silent.push(format!("{}:{}", file.path, at + 1));
+            }
+        }
+    }
+    assert_none(
+        "tests for one store without a comment that says why",
+        &silent,
+    );
 }
 
 #[test]

@@ -132,6 +132,9 @@ const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::SessionBusy => {
             Some("`tapedeck attach` follows the active run, `tapedeck runs cancel` ends it")
         }
+        ErrorCode::CheckpointSuperseded => Some(
+            "`tapedeck sessions checkpoints` lists the active ones, with `--all` the others too",
+        ),
         ErrorCode::Unauthorized => Some("give the server's token with `--token-file`"),
         ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
         _ => None,

@@ -42,6 +42,11 @@ pub(crate) struct Globals {
     /// Where the database lies [env: `TAPEDECK_DATA_DIR`]
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// A PostgreSQL database instead of one in a data directory, e.g. `postgres://user@host/name`.
+    /// Other users of the machine can read flags: a password belongs in the variable or the
+    /// configuration file [env: `TAPEDECK_DATABASE`]
+    #[arg(long, global = true, value_name = "URL")]
+    database: Option<String>,
     /// The configuration file, instead of `~/.config/tapedeck/config.toml`
     /// [env: `TAPEDECK_CONFIG`]
     #[arg(long, global = true, value_name = "FILE")]
@@ -103,6 +108,7 @@ impl Cli {
             Given::option("--server", "server", globals.server.as_ref()),
             Given::option("--token-file", "token_file", globals.token_file.as_ref()),
             Given::option("--data-dir", "data_dir", globals.data_dir.as_ref()),
+            Given::option("--database", "database", globals.database.as_ref()),
             Given::option("--log", "log.filter", globals.log.as_ref()),
             Given::option("--log-format", "log.format", format),
         ]

@@ -2,6 +2,7 @@
 //! only place that reads the environment, and it remembers where every value came from; it must
 //! never act on a value.
 
+mod database;
 mod layers;
 mod paths;
 mod sections;
@@ -16,6 +17,7 @@ use tapedeck_client::Secret;
 use tapedeck_domain::Timing;
 
 use crate::exit::Failed;
+pub(crate) use database::DatabaseUrl;
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
 pub(crate) use sections::{Durability, LogFormat, Settings};
@@ -35,7 +37,7 @@ pub(crate) struct Config {
 pub(crate) struct Shown {
     /// Its name in the file.
     pub(crate) key: &'static str,
-    /// Its value as JSON; the values of an agent's variables are left out.
+    /// Its value as JSON, without what must stay secret.
     pub(crate) value: serde_json::Value,
     /// Where it came from.
     pub(crate) source: String,
@@ -89,7 +91,48 @@ impl Config {
         }
         let settings: Settings = figment.extract()?;
         settings.check()?;
-        Ok(Self { settings, figment })
+        Self { settings, figment }.with_one_database()
+    }
+
+    /// Of the data directory and a database elsewhere, the one that a later layer names; one layer
+    /// that names both contradicts itself.
+    fn with_one_database(mut self) -> anyhow::Result<Self> {
+        if self.settings.database.is_none() {
+            return Ok(self);
+        }
+        let (elsewhere, here) = (self.layer("database"), self.layer("data_dir"));
+        if elsewhere == here {
+            return Err(Failed::usage(format!(
+                "`{}` and `{}` exclude each other: the database is in the data directory or on \
+                 PostgreSQL",
+                self.given_as("data_dir"),
+                self.given_as("database"),
+            )));
+        }
+        if elsewhere < here {
+            let source = self.source("data_dir");
+            self.settings.database = None;
+            self.figment = self.figment.merge(Given::nothing(source, "database"));
+        }
+        Ok(self)
+    }
+
+    /// How late a setting's value comes: later layers win.
+    fn layer(&self, key: &str) -> u8 {
+        match self.source(key).as_str() {
+            "default" => 0,
+            flag if flag.starts_with("--") => 3,
+            variable if variable.starts_with("TAPEDECK_") => 2,
+            _file => 1,
+        }
+    }
+
+    /// What a person wrote to set it.
+    fn given_as(&self, key: &'static str) -> String {
+        match self.layer(key) {
+            0 | 1 => key.to_owned(),
+            _ => self.source(key),
+        }
     }
 
     /// All times, on this configuration's scale.

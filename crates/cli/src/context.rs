@@ -1,6 +1,7 @@
 //! What a command works with: the configuration, the printer, and a client of the server, or of the
 //! control plane inside this process where there is no server (rules R8). Commands can't tell which.
 
+mod database;
 mod embedded;
 mod server_file;
 
@@ -8,7 +9,9 @@ use tapedeck_client::Client;
 use tapedeck_domain::SessionId;
 
 use crate::config::{self, Config};
+use crate::exit::Failed;
 use crate::output::Printer;
+pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
 pub(crate) use server_file::{ServerFile, write_whole};
 
@@ -54,6 +57,11 @@ impl Context {
                 url: url.clone(),
                 token: self.config.token()?,
             }));
+        }
+        if let Some(database) = &self.config.database {
+            return Err(Failed::usage(format!(
+                "`{database}` is for servers: name one of them with `--server`"
+            )));
         }
         let dir = config::expand(&self.config.data_dir)?;
         let Some(file) = ServerFile::of_live_server(&dir).await? else {

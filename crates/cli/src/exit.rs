@@ -17,7 +17,7 @@ Exit codes:
    0  it went well
    1  the run failed, or a step of the demo was not as expected
    2  the command line, the configuration or the request breaks a rule
-   3  there is no such session, run, question or executor
+   3  there is no such session, run, checkpoint, question or executor
    4  something else is going on: a run is active, another process owns the session, the data
       directory is in use, the question has another answer
    5  the server can't be reached or can't serve now
@@ -67,17 +67,22 @@ impl Exit {
     /// What a server's code leads to.
     pub(crate) const fn of_code(code: ErrorCode) -> Self {
         match code {
-            ErrorCode::ExecutorNotFound
+            ErrorCode::CheckpointNotFound
+            | ErrorCode::ExecutorNotFound
             | ErrorCode::InteractionNotFound
             | ErrorCode::NoRunAvailable
             | ErrorCode::RouteNotFound
             | ErrorCode::RunNotFound
-            | ErrorCode::SessionNotFound => Self::NotFound,
+            | ErrorCode::SessionNotFound
+            | ErrorCode::SnapshotNotFound => Self::NotFound,
             ErrorCode::AlreadyResolved
+            | ErrorCode::CheckpointSuperseded
             | ErrorCode::ClaimLost
+            | ErrorCode::EntryIdConflict
             | ErrorCode::EventIdConflict
             | ErrorCode::EventsMissing
             | ErrorCode::IdempotencyConflict
+            | ErrorCode::LogChanged
             | ErrorCode::NothingToResume
             | ErrorCode::OwnedElsewhere
             | ErrorCode::OwnerLeaseExpired
@@ -144,7 +149,9 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     }
     if let Some(error) = cause.downcast_ref::<StoreError>() {
         return Some(match error {
-            StoreError::Locked(_) | StoreError::SchemaTooNew { .. } => Exit::Conflict,
+            StoreError::Locked(_)
+            | StoreError::SchemaTooNew { .. }
+            | StoreError::SchemaTooOld { .. } => Exit::Conflict,
             StoreError::Unavailable { .. } | StoreError::StorageFull => Exit::Unreachable,
             StoreError::OutcomeUnknown { .. }
             | StoreError::Inconsistent { .. }

@@ -89,6 +89,14 @@ impl Printer {
         out.flush()
     }
 
+    /// Writes a piece of a document as it is.
+    #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
+    pub(crate) fn bytes(self, piece: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(piece)?;
+        out.flush()
+    }
+
     /// Writes a line.
     #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
     pub(crate) fn line(self, text: impl Display) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! The executor protocol: claim, heartbeat, upload, ask, release, complete; and the list of
-//! executors. Every call but `release` may be made twice.
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete; and the
+//! list of executors. Every call but `release` may be made twice.
 
 use bytes::Bytes;
 use tapedeck_domain::{RunId, limits};
@@ -7,7 +7,7 @@ use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
     ExecutorList, ExecutorResponse, HeartbeatRequest, HeartbeatResponse, ReleaseRequest,
-    UploadResponse,
+    SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 
@@ -61,6 +61,22 @@ impl Client {
             .or(request.timeout_seconds)
             .unwrap_or(default);
         self.call(of_run(id, "approval").held(held).harmless().json(request)?)
+            .await
+    }
+
+    /// Records the provider's messages of a run; they replace those reported before.
+    pub async fn save_snapshot(
+        &self,
+        id: RunId,
+        request: &SnapshotRequest,
+    ) -> Result<SavedSnapshot> {
+        self.call(of_run(id, "snapshot").harmless().json(request)?)
+            .await
+    }
+
+    /// Appends tape entries of the executor's own. The same entries again get the same places.
+    pub async fn append_tape(&self, id: RunId, request: &TapeRequest) -> Result<TapeResponse> {
+        self.call(of_run(id, "tape").harmless().json(request)?)
             .await
     }
 

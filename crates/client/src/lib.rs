@@ -2,6 +2,7 @@
 //! or the server's own router in process. It retries only what can't run twice, and knows no rules.
 
 mod call;
+mod checkpoints;
 mod connect;
 mod error;
 mod executor;
@@ -13,6 +14,7 @@ mod secret;
 mod sessions;
 mod sse;
 mod stream;
+mod tape;
 
 pub use call::Options;
 pub use connect::{BoxError, Client, RequestBody, ResponseBody};
@@ -21,6 +23,7 @@ pub use id::{claim_request_id, command_id, instance_id};
 pub use secret::Secret;
 pub use sessions::Paging;
 pub use stream::{Follow, Follower, Frame, Start, StreamEvent, StreamOptions};
+pub use tape::Transcript;
 
 /// What a call gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -10,6 +10,7 @@ use tapedeck_protocol::run::{
 use tapedeck_protocol::session::{
     CreateSessionRequest, SessionList, SessionResponse, UpdateSessionRequest,
 };
+use tapedeck_protocol::views::{RepairResponse, ResultResponse, RunsQuery};
 
 use crate::Result;
 use crate::call::Call;
@@ -120,8 +121,20 @@ impl Client {
     }
 
     /// One page of the session's runs, newest first.
-    pub async fn runs(&self, id: SessionId, paging: &Paging) -> Result<RunList> {
-        self.call(Call::get(&["sessions", &id.to_string(), "runs"]).page(paging))
+    pub async fn runs(&self, id: SessionId, query: &RunsQuery) -> Result<RunList> {
+        self.call(Call::get(&["sessions", &id.to_string(), "runs"]).runs(query))
             .await
+    }
+
+    /// What the newest settled run gave.
+    pub async fn result(&self, id: SessionId) -> Result<ResultResponse> {
+        self.call(Call::get(&["sessions", &id.to_string(), "result"]))
+            .await
+    }
+
+    /// Derives the session's summary again from its rows. The same again changes nothing more.
+    pub async fn repair_session(&self, id: SessionId) -> Result<RepairResponse> {
+        let call = Call::post(&["sessions", &id.to_string(), "repair"]);
+        self.call(call.harmless()).await
     }
 }

@@ -91,10 +91,39 @@ impl<'a> Context<'a> {
         Ok(locked)
     }
 
+    /// Locks a session for a repair, which needs that no live owner exists (design §4.8).
+    pub(crate) async fn maintain_session(
+        &mut self,
+        namespace: &str,
+        id: SessionId,
+    ) -> Result<LockedSession, Failure> {
+        let locked = self.tx.lock_session(namespace, id).await?;
+        let locked = locked.ok_or(Failure::NotFound(Target::Session))?;
+        let dead = self.is_dead(&locked.head);
+        owner::maintain(locked.head.owner.as_ref(), dead, self.now)?;
+        Ok(locked)
+    }
+
     /// Locks a run's session and proves the authority over it.
     pub(crate) async fn own_run(&mut self, id: RunId) -> Result<LockedRun, Failure> {
         let locked = self.tx.lock_run(id).await?;
-        let mut locked = locked.ok_or(Failure::NotFound(Target::Run))?;
+        let locked = locked.ok_or(Failure::NotFound(Target::Run))?;
+        self.own_locked_run(locked).await
+    }
+
+    /// The same, where nobody else holds the session now; `None` where somebody does.
+    pub(crate) async fn own_run_if_free(
+        &mut self,
+        id: RunId,
+    ) -> Result<Option<LockedRun>, Failure> {
+        match self.tx.lock_run_if_free(id).await? {
+            Some(locked) => Ok(Some(self.own_locked_run(locked).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn own_locked_run(&mut self, mut locked: LockedRun) -> Result<LockedRun, Failure> {
+        let id = locked.run_id;
         if self.authorise(&mut locked.head)? == Grant::TakenOver {
             let mut session = self.tx.lock_session_by_key(locked.head.session_key).await?;
             session.head = locked.head;
@@ -107,6 +136,16 @@ impl<'a> Context<'a> {
                 .ok_or(Failure::NotFound(Target::Run))?;
         }
         Ok(locked)
+    }
+
+    /// Locks a run's session for house-keeping, which can wait and takes nothing over: `None` where
+    /// somebody else holds the session now or another live owner has it.
+    pub(crate) async fn tend_run(&mut self, id: RunId) -> Result<Option<LockedRun>, Failure> {
+        let locked = self.tx.lock_run_if_free(id).await?;
+        Ok(locked.filter(|locked| {
+            let (head, dead) = (&locked.head, self.is_dead(&locked.head));
+            owner::tend(head.owner.as_ref(), self.authority, dead, self.now).is_ok()
+        }))
     }
 
     /// Locks a run's session, proves the authority over it, and checks the executor's claim in the
@@ -140,13 +179,17 @@ impl<'a> Context<'a> {
     }
 
     fn authorise(&mut self, head: &mut SessionHead) -> Result<Grant, Rejection> {
-        let dead = head.owner.as_ref().is_some_and(|owner| {
-            owner::gives_way(&owner.owner_id, head.active_run.is_some())
-                && self.tx.owner_is_dead(&owner.owner_id)
-        });
+        let dead = self.is_dead(head);
         let (owner, grant) = owner::authorise(head.owner.as_ref(), self.authority, dead, self.now)?;
         head.owner = Some(owner);
         Ok(grant)
+    }
+
+    fn is_dead(&self, head: &SessionHead) -> bool {
+        head.owner.as_ref().is_some_and(|owner| {
+            owner::gives_way(&owner.owner_id, head.active_run.is_some())
+                && self.tx.owner_is_dead(&owner.owner_id)
+        })
     }
 
     /// A takeover by a different owner settles the active run as interrupted and cancels the queued

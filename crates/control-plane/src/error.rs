@@ -1,6 +1,6 @@
 //! Why a use case gave nothing.
 
-use tapedeck_domain::Rejection;
+use tapedeck_domain::{LogId, Rejection};
 use tapedeck_store::{Failure, StoreError, Target};
 
 /// An error of the control plane; the wire's problem documents are made from it.
@@ -34,6 +34,29 @@ pub enum CursorError {
         /// The newest event.
         head_seq: u64,
     },
+    /// It lies inside events that have been folded into one, which would repeat what it has seen
+    /// (rules R20).
+    #[error(
+        "the cursor {after} lies inside events that have been folded into one; start again after \
+         {restart_after}"
+    )]
+    Folded {
+        /// The cursor.
+        after: u64,
+        /// The nearest cursor before it that can be served.
+        restart_after: u64,
+    },
+    /// It is of another log: a backup or an export was put in this one's place (rules R22).
+    #[error("the cursor is of log {cursor_log_id}, this is log {log_id}; start again")]
+    LogChanged {
+        /// The cursor's log.
+        cursor_log_id: LogId,
+        /// The present one.
+        log_id: LogId,
+    },
+    /// It lies after everything there is.
+    #[error("the cursor lies after the newest event")]
+    FeedFuture,
 }
 
 impl From<Failure> for Error {

@@ -15,10 +15,10 @@ use tapedeck_domain::{SessionId, Timing};
 use tapedeck_store::{Failure, Lane, Store, StoreError, Tx, Work};
 
 use crate::commands::mark_alive::MarkAlive;
-use crate::commands::project_tape::ProjectTape;
+use crate::commands::project_tape::{ProjectTape, TapeOf};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::feed::{Effects, Feed};
+use crate::feed::{Effects, Feed, Hints};
 use crate::ids::IdSource;
 use crate::lifecycle::Lifecycle;
 
@@ -80,6 +80,7 @@ pub(crate) struct Executor {
     pub(crate) timing: Timing,
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) lifecycle: Lifecycle,
+    pub(crate) hints: Hints,
     /// The lease clock at the last sign of life of this deployment, as far as this process knows;
     /// `i64::MIN` before the first (rules R6).
     pub(crate) alive_at: AtomicI64,
@@ -150,11 +151,14 @@ impl Executor {
         }
         for (namespace, session_id) in &effects.project {
             let step = ProjectTape {
-                namespace: namespace.clone(),
-                session_id: *session_id,
+                target: TapeOf::Session(namespace.clone(), *session_id),
             };
             self.lifecycle.spawn(Arc::clone(self).catch_up(step));
         }
+        if self.hints == Hints::Dropped {
+            return;
+        }
+        self.store.announce(effects.hints());
         self.feed.publish(effects);
     }
 
@@ -167,7 +171,7 @@ impl Executor {
                     Ok(false) => {}
                     Ok(true) => return,
                     Err(error) => {
-                        tracing::warn!(%error, session_id = %step.session_id, "tape.catch_up_failed");
+                        tracing::warn!(%error, target = ?step.target, "tape.catch_up_failed");
                         return;
                     }
                 }

@@ -11,15 +11,18 @@ use parking_lot::Mutex;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::time::LeaseInstant;
 use tapedeck_domain::{RunId, SessionId};
+use tapedeck_store::Hint;
 use tokio::sync::watch;
 
-/// A committed event, shared by all who follow it, with a cell for its encoded form.
+/// A committed event, shared by all who follow it, with cells for its encoded forms.
 #[derive(Debug)]
 pub struct SharedEvent {
     /// The record.
     pub record: EventRecord,
     /// Filled by the first who encodes it.
     pub encoded: OnceLock<Bytes>,
+    /// As people see it; `None` inside where it has no display form.
+    pub display: OnceLock<Option<Bytes>>,
 }
 
 impl SharedEvent {
@@ -28,6 +31,7 @@ impl SharedEvent {
         Arc::new(Self {
             record,
             encoded: OnceLock::new(),
+            display: OnceLock::new(),
         })
     }
 }
@@ -54,9 +58,43 @@ pub struct Effects {
     pub(crate) queue_later: Vec<QueueLater>,
     pub(crate) runs: Vec<RunId>,
     pub(crate) deleted: Vec<SessionId>,
+    /// Sessions of which events were folded.
+    pub(crate) folded: Vec<SessionId>,
     /// Sessions whose tape was left behind: namespace and id.
     pub(crate) project: Vec<(String, SessionId)>,
     pub(crate) alive_at: Option<LeaseInstant>,
+}
+
+/// Whether commits wake those who wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hints {
+    /// Each commit does, at once.
+    #[default]
+    Sent,
+    /// None does: everything must still work, by the store's slow poll (fault 19). For tests.
+    Dropped,
+}
+
+impl Effects {
+    /// What other processes are told of the commit.
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        let mut heads: HashMap<SessionId, u64> = HashMap::new();
+        for event in &self.events {
+            let head = heads.entry(event.session_id).or_default();
+            *head = (*head).max(event.session_seq);
+        }
+        let heads = heads.into_iter().map(|(session_id, head_seq)| Hint::Head {
+            session_id,
+            head_seq,
+        });
+        let deleted = self.deleted.iter().copied().map(Hint::Deleted);
+        let runs = self.runs.iter().copied().map(Hint::Run);
+        let queues = self.queues.iter().map(|key| Hint::Queue {
+            executor_kind: key.executor_kind.clone(),
+            pool: key.pool.clone(),
+        });
+        heads.chain(deleted).chain(runs).chain(queues).collect()
+    }
 }
 
 /// What a session's watchers see.
@@ -64,8 +102,6 @@ pub struct Effects {
 pub(crate) struct HeadHint {
     /// The highest number seen committed; a monotonic maximum.
     pub(crate) head_seq: u64,
-    /// Moves when another process may have written, so that watchers read again.
-    pub(crate) generation: u64,
     /// The session is gone.
     pub(crate) deleted: bool,
 }
@@ -149,6 +185,8 @@ pub(crate) struct Feed {
     sessions: Mutex<HashMap<SessionId, Weak<SessionFeed>>>,
     queues: Mutex<HashMap<QueueKey, watch::Sender<u64>>>,
     runs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
+    /// Moves with every event of any session.
+    any: watch::Sender<u64>,
     ring_events: usize,
     ring_bytes: usize,
 }
@@ -159,6 +197,7 @@ impl Feed {
             sessions: Mutex::default(),
             queues: Mutex::default(),
             runs: Mutex::default(),
+            any: watch::Sender::new(0),
             ring_events,
             ring_bytes,
         }
@@ -196,6 +235,11 @@ impl Feed {
             .subscribe()
     }
 
+    /// A counter that moves when any session may have a new event.
+    pub(crate) fn any(&self) -> watch::Receiver<u64> {
+        self.any.subscribe()
+    }
+
     /// A counter that moves when the run or one of its questions changes.
     pub(crate) fn run(&self, id: RunId) -> watch::Receiver<u64> {
         let mut runs = self.runs.lock();
@@ -213,17 +257,26 @@ impl Feed {
         }
     }
 
-    /// Tells everybody to read again: another process has written.
-    pub(crate) fn hint_all(&self) {
-        let feeds: Vec<_> = self
-            .sessions
-            .lock()
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for feed in feeds {
-            feed.hint.send_modify(|hint| hint.generation += 1);
+    /// The sessions that are followed.
+    pub(crate) fn followed(&self) -> Vec<SessionId> {
+        let sessions = self.sessions.lock();
+        let alive = sessions.iter().filter(|(_, feed)| feed.strong_count() > 0);
+        alive.map(|(id, _)| *id).collect()
+    }
+
+    /// Takes what was read of a followed session's head: its newest number, or that it is gone.
+    pub(crate) fn observe(&self, session: SessionId, head_seq: Option<u64>) {
+        let feed = self.sessions.lock().get(&session).and_then(Weak::upgrade);
+        let Some(feed) = feed else { return };
+        match head_seq {
+            Some(head_seq) => feed.observe(head_seq),
+            None => feed.hint.send_modify(|hint| hint.deleted = true),
         }
+    }
+
+    /// Makes every held request read again.
+    pub(crate) fn wake_held(&self) {
+        self.any.send_modify(|count| *count += 1);
         for sender in self.queues.lock().values() {
             sender.send_modify(|count| *count += 1);
         }
@@ -232,8 +285,55 @@ impl Feed {
         }
     }
 
+    fn run_moved(&self, run: RunId) {
+        if let Some(sender) = self.runs.lock().get(&run) {
+            sender.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn session_deleted(&self, session: SessionId) {
+        let feed = self.sessions.lock().remove(&session);
+        if let Some(feed) = feed.and_then(|feed| feed.upgrade()) {
+            feed.hint.send_modify(|hint| hint.deleted = true);
+        }
+    }
+
+    /// Drops the hot tail of a session whose events were folded (rules R20). Another instance may keep
+    /// its own: it gives the deltas as they were, to followers that have not been told of a fold.
+    fn forget_ring(&self, session: SessionId) {
+        let feed = self.sessions.lock().get(&session).and_then(Weak::upgrade);
+        if let Some(feed) = feed {
+            let mut ring = feed.ring.lock();
+            ring.events.clear();
+            ring.bytes = 0;
+        }
+    }
+
+    /// Takes another process's hint. It proves nothing: whoever is woken reads the store.
+    pub(crate) fn heard(&self, hint: Hint) {
+        match hint {
+            Hint::Head {
+                session_id,
+                head_seq,
+            } => {
+                self.observe(session_id, Some(head_seq));
+                self.any.send_modify(|count| *count += 1);
+            }
+            Hint::Deleted(session_id) => self.session_deleted(session_id),
+            Hint::Run(run_id) => self.run_moved(run_id),
+            Hint::Queue {
+                executor_kind,
+                pool,
+            } => self.queue_moved(&QueueKey {
+                executor_kind,
+                pool,
+            }),
+        }
+    }
+
     /// Publishes what a commit changed. Called after COMMIT has returned.
     pub(crate) fn publish(&self, effects: Effects) {
+        let any = !effects.events.is_empty();
         for event in effects.events {
             let feed = self
                 .sessions
@@ -247,23 +347,19 @@ impl Feed {
             }
         }
         for session in effects.deleted {
-            if let Some(feed) = self
-                .sessions
-                .lock()
-                .remove(&session)
-                .and_then(|feed| feed.upgrade())
-            {
-                feed.hint.send_modify(|hint| hint.deleted = true);
-            }
+            self.session_deleted(session);
+        }
+        for session in effects.folded {
+            self.forget_ring(session);
         }
         for key in &effects.queues {
             self.queue_moved(key);
         }
-        let runs = self.runs.lock();
-        for run in &effects.runs {
-            if let Some(sender) = runs.get(run) {
-                sender.send_modify(|count| *count += 1);
-            }
+        for run in effects.runs {
+            self.run_moved(run);
+        }
+        if any {
+            self.any.send_modify(|count| *count += 1);
         }
     }
 }

@@ -13,7 +13,8 @@ use tapedeck_store::{EventFilter, PageRequest, Target};
 use tokio::sync::watch;
 
 use crate::ControlPlane;
-use crate::error::{CursorError, Error, Outcome};
+use crate::cursor;
+use crate::error::{Error, Outcome};
 use crate::feed::{HeadHint, SessionFeed, SharedEvent};
 
 /// Where a follower starts.
@@ -70,6 +71,8 @@ pub enum Followed {
 pub enum EndReason {
     /// The run that is followed has ended.
     Settled,
+    /// The run that is followed has ended, and a restore has put it aside.
+    Superseded,
     /// The session was deleted.
     Deleted,
     /// The process goes down; reconnect.
@@ -81,6 +84,7 @@ impl EndReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Settled => "settled",
+            Self::Superseded => "superseded",
             Self::Deleted => "deleted",
             Self::Shutdown => "shutdown",
         }
@@ -103,6 +107,8 @@ pub struct Follower {
     request: FollowRequest,
     cursor: u64,
     phase: Phase,
+    /// Why a run-scoped stream ends.
+    settled: EndReason,
     opening: Option<Followed>,
     feed: Arc<SessionFeed>,
     hint: watch::Receiver<HeadHint>,
@@ -121,14 +127,13 @@ impl Follower {
         let head_seq = view.head.head_seq;
         feed.observe(head_seq);
         let mut cursor = match request.start {
-            Start::After(after) if after > head_seq => {
-                return Err(CursorError::Future { after, head_seq }.into());
-            }
             Start::After(after) => after,
             Start::Head => head_seq,
         };
+        cursor::check_head(&view, cursor)?;
         let mut run_status = view.session.summary.last_run_status;
         let mut phase = Phase::Open;
+        let mut settled = EndReason::Settled;
         if let Some(run_id) = request.run_id {
             let run = reader
                 .run(&request.namespace, run_id)
@@ -136,11 +141,16 @@ impl Follower {
                 .filter(|run| run.session_id == request.session_id)
                 .ok_or(Error::NotFound(Target::Run))?;
             run_status = Some(run.status);
-            // Nothing of the run comes before the event that admits it.
-            cursor = cursor.max(run.admitted_seq.saturating_sub(1));
-            if run.settled_seq.is_some_and(|settled| cursor >= settled) {
-                phase = Phase::Ending(EndReason::Settled);
+            if run.superseded_at.is_some() {
+                settled = EndReason::Superseded;
             }
+            cursor = cursor::within(&run, cursor);
+            if cursor::is_past(&run, cursor) {
+                phase = Phase::Ending(settled);
+            }
+        }
+        if phase == Phase::Open {
+            cursor::check_folds(reader, &view, cursor).await?;
         }
         let pending = InteractionFilter {
             status: Some(InteractionStatus::Pending),
@@ -170,6 +180,7 @@ impl Follower {
             request,
             cursor,
             phase,
+            settled,
             opening: Some(opening),
             feed,
             hint,
@@ -214,7 +225,7 @@ impl Follower {
             if self.cursor < hint.head_seq {
                 continue;
             }
-            if let Some(end) = self.wait(hint).await? {
+            if let Some(end) = self.wait().await {
                 return Ok(Some(self.end(end)));
             }
         }
@@ -225,26 +236,12 @@ impl Follower {
         Followed::End(reason)
     }
 
-    /// Waits for the head to move. A hint may be lost where another process writes, so a slow poll
-    /// is the safety net.
-    async fn wait(&mut self, seen: HeadHint) -> Outcome<Option<EndReason>> {
-        let lifecycle = &self.control.inner.lifecycle;
+    /// Waits for the head to move. A hint may be lost, so the head of what is followed is also read
+    /// in a slow poll (`watch_store`), which moves it here.
+    async fn wait(&mut self) -> Option<EndReason> {
         tokio::select! {
-            changed = self.hint.changed() => {
-                if changed.is_err() {
-                    return Ok(Some(EndReason::Shutdown));
-                }
-                let now = *self.hint.borrow();
-                if now.generation != seen.generation && now.head_seq == seen.head_seq && !now.deleted {
-                    let head = self.control.inner.store.reader().head_seq(self.request.session_id).await?;
-                    match head {
-                        Some(head_seq) => self.feed.observe(head_seq),
-                        None => return Ok(Some(EndReason::Deleted)),
-                    }
-                }
-                Ok(None)
-            }
-            () = lifecycle.soft().cancelled() => Ok(Some(EndReason::Shutdown)),
+            changed = self.hint.changed() => changed.is_err().then_some(EndReason::Shutdown),
+            () = self.control.inner.lifecycle.soft().cancelled() => Some(EndReason::Shutdown),
         }
     }
 
@@ -271,6 +268,9 @@ impl Follower {
             kinds: self.kinds_in_store(),
         };
         let slice = self.control.inner.store.reader().events(&filter).await?;
+        // A run may be folded while this reader is in the middle of one of its messages. Whoever comes
+        // again with the cursor is told where to restart.
+        cursor::check_read(self.cursor, slice.events.first())?;
         let last = slice.events.last();
         let last = last.map_or(self.cursor, |row| row.session_seq);
         self.cursor = if slice.bounded {
@@ -308,7 +308,7 @@ impl Follower {
                 selected.push(event);
             }
             if ends {
-                self.phase = Phase::Ending(EndReason::Settled);
+                self.phase = Phase::Ending(self.settled);
                 break;
             }
         }

@@ -4,16 +4,20 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod checkpoints;
 pub mod commands;
 mod context;
+mod cursor;
 pub mod error;
 mod execute;
 pub mod feed;
 pub mod follow;
+pub mod follow_all;
 pub mod ids;
 pub mod lifecycle;
 mod projection;
 pub mod queries;
+pub mod retention;
 mod settling;
 pub mod sweep;
 mod uploads;
@@ -31,10 +35,12 @@ use tapedeck_domain::owner::{Authority, Owner};
 use tapedeck_domain::resume::Resume;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::{InteractionId, LeaseInstant, RunId, SessionId, TapeEntryId, TapeId, Timing};
+use tapedeck_store::Heard;
 use tapedeck_store::Store;
 pub use tapedeck_store::read::InteractionFilter;
 pub use tapedeck_store::{
-    EventFilter, Page, PageRequest, SessionView, StoreError, StoreHealth, Target,
+    EventFilter, Page, PageRequest, RunFilter, SessionView, StoreError, StoreHealth, TapeFilter,
+    Target,
 };
 
 use commands::acquire_owner::AcquireOwner;
@@ -45,7 +51,7 @@ use commands::continue_queue::ContinueQueue;
 use commands::create_session::CreateSession;
 use commands::delete_session::DeleteSession;
 use commands::expire_claim::ExpireClaim;
-use commands::project_tape::ProjectTape;
+use commands::project_tape::{ProjectTape, TapeOf};
 use commands::prompt::{AdmitPrompt, Admitted};
 use commands::release_owner::ReleaseOwner;
 use commands::renew_owner::RenewOwner;
@@ -54,9 +60,13 @@ use commands::resume::ResumeSession;
 pub use error::{CursorError, Error, Outcome};
 use execute::Executor;
 use feed::Feed;
+pub use feed::Hints;
 pub use follow::{FollowRequest, Followed, Follower, Start};
 use ids::IdSource;
 pub use lifecycle::Lifecycle;
+
+/// Followed sessions whose heads are read in one statement.
+const HEADS_A_READ: usize = 500;
 
 /// What a control plane is made of.
 #[derive(Debug)]
@@ -75,8 +85,8 @@ pub struct Options {
     pub ring_events: usize,
     /// Bytes kept per followed session.
     pub ring_bytes: usize,
-    /// Whether other processes may write to the store, so that their writes must be looked for.
-    pub shared_store: bool,
+    /// Whether commits wake those who wait.
+    pub hints: Hints,
 }
 
 /// A cheap handle to the use cases.
@@ -85,7 +95,6 @@ pub struct ControlPlane {
     pub(crate) inner: Arc<Executor>,
     pub(crate) known_runs: Arc<Mutex<HashMap<RunId, SessionId>>>,
     contacts: Arc<Mutex<HashMap<String, LeaseInstant>>>,
-    shared_store: bool,
 }
 
 impl ControlPlane {
@@ -99,11 +108,11 @@ impl ControlPlane {
                 timing: options.timing,
                 ids: options.ids,
                 lifecycle: options.lifecycle,
+                hints: options.hints,
                 alive_at: AtomicI64::new(i64::MIN),
             }),
             known_runs: Arc::default(),
             contacts: Arc::default(),
-            shared_store: options.shared_store,
         }
     }
 
@@ -117,35 +126,59 @@ impl ControlPlane {
         }
         let control = self.clone();
         self.inner.lifecycle.spawn(sweep::run(control));
-        if self.shared_store {
-            let control = self.clone();
-            self.inner
-                .lifecycle
-                .spawn(async move { control.watch_store().await });
-        }
+        self.watch();
         Ok(())
     }
 
-    /// Looks for other processes' writes and tells everybody to read again (rules R8).
+    /// Begins to hear of other processes' writes. [`Self::start`] does it, too.
+    pub fn watch(&self) {
+        let control = self.clone();
+        self.inner
+            .lifecycle
+            .spawn(async move { control.watch_store().await });
+    }
+
+    /// Hears of other processes' writes and makes those who wait for them read again (rules R8,
+    /// R18). Heads of followed sessions are read in one statement, so that only those that moved wake.
     async fn watch_store(&self) {
-        let mut seen = None;
+        let soft = self.inner.lifecycle.soft();
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(200)) => {}
-                () = self.inner.lifecycle.soft().cancelled() => return,
-            }
-            match self.inner.store.change_counter().await {
-                Ok(counter) => {
-                    if seen
-                        .replace(counter)
-                        .is_some_and(|before| before != counter)
-                    {
-                        self.inner.feed.hint_all();
+            let heard = tokio::select! {
+                heard = self.inner.store.hear() => heard,
+                () = soft.cancelled() => return,
+            };
+            let read = match heard {
+                Ok(Heard::Hints(hints)) => {
+                    for hint in hints {
+                        self.inner.feed.heard(hint);
                     }
+                    Ok(())
                 }
-                Err(error) => tracing::warn!(%error, "store.watch_failed"),
+                Ok(Heard::ReadAgain) => self.read_heads().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = read {
+                tracing::warn!(%error, "store.watch_failed");
+                tokio::select! {
+                    () = tokio::time::sleep(Duration::from_millis(200)) => {}
+                    () = soft.cancelled() => return,
+                }
             }
         }
+    }
+
+    async fn read_heads(&self) -> Result<(), StoreError> {
+        self.inner.feed.wake_held();
+        let followed = self.inner.feed.followed();
+        for sessions in followed.chunks(HEADS_A_READ) {
+            let heads = self.inner.store.reader().head_seqs(sessions).await?;
+            let heads: HashMap<_, _> = heads.into_iter().collect();
+            for session in sessions {
+                let head_seq = heads.get(session).copied();
+                self.inner.feed.observe(*session, head_seq);
+            }
+        }
+        Ok(())
     }
 
     /// All times.
@@ -274,15 +307,14 @@ impl ControlPlane {
 
     /// Projects until the tape has caught up with the log.
     pub async fn catch_up_tape(&self, namespace: &str, session_id: SessionId) -> Outcome<()> {
-        loop {
-            let step = ProjectTape {
-                namespace: namespace.to_owned(),
-                session_id,
-            };
-            if self.inner.execute(step).await? {
-                return Ok(());
-            }
-        }
+        self.catch_up(TapeOf::Session(namespace.to_owned(), session_id))
+            .await
+    }
+
+    pub(crate) async fn catch_up(&self, target: TapeOf) -> Outcome<()> {
+        let step = ProjectTape { target };
+        while !self.inner.execute(step.clone()).await? {}
+        Ok(())
     }
 
     /// Cancels what is active in a session.

@@ -4,12 +4,15 @@ use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
-use tapedeck_domain::{InteractionId, RunId, SessionId};
+use tapedeck_domain::snapshot::MessageSnapshot;
+use tapedeck_domain::tape::TapeEntry;
+use tapedeck_domain::{InteractionId, Rejection, RunId, SessionId};
 use tapedeck_store::read::InteractionFilter;
-use tapedeck_store::{EventFilter, Page, PageRequest, SessionView, Target};
+use tapedeck_store::{EventFilter, Page, PageRequest, RunFilter, SessionView, TapeFilter, Target};
 
 use crate::ControlPlane;
-use crate::error::{CursorError, Outcome};
+use crate::cursor;
+use crate::error::{Error, Outcome};
 
 /// A page of events with the head as it was read before.
 #[derive(Debug, Clone)]
@@ -48,36 +51,55 @@ impl ControlPlane {
     pub async fn runs(
         &self,
         namespace: &str,
-        session: Option<SessionId>,
+        filter: RunFilter,
         page: PageRequest,
     ) -> Outcome<Page<Run>> {
-        if let Some(session) = session {
+        if let Some(session) = filter.session_id {
             self.session(namespace, session).await?;
         }
-        Ok(self
-            .inner
-            .store
-            .reader()
-            .runs(namespace, session, page)
-            .await?)
+        let reader = self.inner.store.reader();
+        Ok(reader.runs(namespace, filter, page).await?)
+    }
+
+    /// The newest settled run of a session that no restore has put aside.
+    pub async fn latest_settled_run(
+        &self,
+        namespace: &str,
+        session: SessionId,
+    ) -> Outcome<Option<Run>> {
+        let reader = self.inner.store.reader();
+        Ok(reader.latest_settled_run(namespace, session).await?)
+    }
+
+    /// A run's message snapshot.
+    pub async fn snapshot(&self, namespace: &str, run: RunId) -> Outcome<MessageSnapshot> {
+        let reader = self.inner.store.reader();
+        Self::found(reader.snapshot(namespace, run).await?, Target::Snapshot)
+    }
+
+    /// A part of a session's tape, which catches up with the log first where `after` is its
+    /// beginning; later pages continue what the first one found.
+    pub async fn tape(&self, namespace: &str, filter: TapeFilter) -> Outcome<Vec<TapeEntry>> {
+        self.session(namespace, filter.session_id).await?;
+        if filter.after == 0 {
+            match self.catch_up_tape(namespace, filter.session_id).await {
+                // Another owner moves its tape itself; reading what is there needs nobody's leave.
+                Ok(()) | Err(Error::Rejected(Rejection::OwnedElsewhere { .. })) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.inner.store.reader().tape(&filter).await?)
     }
 
     /// A page of a session's events. Where the filter leaves rows out, an empty page means that the
     /// head as read before has been reached.
     pub async fn events(&self, namespace: &str, filter: EventFilter) -> Outcome<EventPage> {
-        let head_seq = self
-            .session(namespace, filter.session_id)
-            .await?
-            .head
-            .head_seq;
-        if filter.after > head_seq {
-            return Err(CursorError::Future {
-                after: filter.after,
-                head_seq,
-            }
-            .into());
-        }
-        let events = self.inner.store.reader().events(&filter).await?.events;
+        let view = self.session(namespace, filter.session_id).await?;
+        let head_seq = view.head.head_seq;
+        let reader = self.inner.store.reader();
+        cursor::check_page(reader, &view, &filter).await?;
+        let events = reader.events(&filter).await?.events;
+        cursor::check_read(filter.after, events.first())?;
         let next_cursor = events
             .last()
             .map_or(filter.after, |event| event.session_seq);

@@ -14,6 +14,7 @@ use crate::commands::keep_house::KeepHouse;
 use crate::commands::list_expired::ListExpired;
 use crate::commands::mark_alive::{Alive, MarkAlive};
 use crate::error::Outcome;
+use crate::retention::Retention;
 
 /// Candidates of a page.
 const PAGE: u32 = 100;
@@ -32,6 +33,7 @@ pub struct Swept {
 /// Runs [`step`] until the process drains.
 pub async fn run(control: ControlPlane) {
     let lifecycle = control.lifecycle().clone();
+    let mut retention = Retention::default();
     loop {
         let period = u64::try_from(control.timing().sweep_ms).unwrap_or(5_000);
         let jittered = rand::rng().random_range(period * 8 / 10..=period * 12 / 10);
@@ -50,6 +52,13 @@ pub async fn run(control: ControlPlane) {
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "sweep.failed"),
+        }
+        match retention.pass(&control).await {
+            Ok(folded) if folded.runs + folded.failed > 0 => {
+                tracing::info!(runs = folded.runs, failed = folded.failed, "retention.folded");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "retention.failed"),
         }
     }
 }

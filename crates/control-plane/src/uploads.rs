@@ -2,16 +2,21 @@
 
 use tapedeck_domain::executor::Contact;
 use tapedeck_domain::run::Run;
-use tapedeck_domain::{LeaseInstant, RunId, SessionId};
+use tapedeck_domain::snapshot::SnapshotFacts;
+use tapedeck_domain::tape::TapeEntry;
+use tapedeck_domain::{LeaseInstant, Rejection, RunId, SessionId};
 
 use crate::ControlPlane;
 use crate::commands::append_events::{AppendEvents, Recorded};
+use crate::commands::append_tape::AppendTape;
 use crate::commands::check_claim::CheckClaim;
 use crate::commands::heartbeat::ClaimProof;
+use crate::commands::project_tape::TapeOf;
 use crate::commands::record_contact::RecordContact;
 use crate::commands::release_run::ReleaseRun;
+use crate::commands::save_snapshot::SaveSnapshot;
 use crate::commands::settle_run::SettleRun;
-use crate::error::Outcome;
+use crate::error::{Error, Outcome};
 
 /// Runs whose session this process remembers.
 const KNOWN_RUNS: usize = 10_000;
@@ -29,9 +34,38 @@ impl ControlPlane {
         self.inner.execute(CheckClaim { proof }).await
     }
 
+    /// Records a run's provider messages.
+    pub async fn save_snapshot(&self, mut command: SaveSnapshot) -> Outcome<SnapshotFacts> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Appends an executor's own tape entries. The claim is checked first, then the tape catches up
+    /// outside the write's transaction (rules R19).
+    pub async fn append_tape(&self, mut command: AppendTape) -> Outcome<Vec<TapeEntry>> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.ready_tape(&command.proof).await?;
+        self.inner.execute(command).await
+    }
+
+    async fn ready_tape(&self, proof: &ClaimProof) -> Outcome<()> {
+        let proof = proof.clone();
+        let run_id = proof.run_id;
+        match self.inner.execute(CheckClaim { proof }).await {
+            Ok(()) => self.catch_up(TapeOf::Run(run_id)).await,
+            // What was written before the settle may be sent again; the write itself judges that
+            // (rules R11).
+            Err(Error::Rejected(Rejection::RunSettled { .. })) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Completes a run.
     pub async fn settle_run(&self, mut command: SettleRun) -> Outcome<Run> {
         command.proof.session_id = self.session_of(command.proof.run_id);
+        if command.tape.is_some() {
+            self.ready_tape(&command.proof).await?;
+        }
         self.inner.execute(command).await
     }
 

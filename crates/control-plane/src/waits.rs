@@ -12,6 +12,8 @@ use crate::ControlPlane;
 use crate::commands::ask::Ask;
 use crate::commands::claim_run::{ClaimRun, ClaimedRun};
 use crate::commands::heartbeat::{Beat, ClaimProof, Heartbeat};
+use crate::commands::load_context::LoadContext;
+use crate::commands::project_tape::TapeOf;
 use crate::commands::release_run::ReleaseRun;
 use crate::error::{Error, Outcome};
 use crate::feed::QueueKey;
@@ -44,14 +46,18 @@ impl ControlPlane {
         let this = self.clone();
         self.inner.lifecycle.spawn(async move {
             let executor_id = claim.contact.executor_id.clone();
-            let outcome = this.inner.execute(claim).await.map(|claimed| {
-                this.remember(claimed.run.run_id, claimed.session.session_id);
-                Handover {
-                    control: this.clone(),
-                    executor_id,
-                    claimed: Some(claimed),
+            let outcome = match this.inner.execute(claim).await {
+                Ok(claimed) => {
+                    this.remember(claimed.run.run_id, claimed.session.session_id);
+                    let mut handover = Handover {
+                        control: this.clone(),
+                        executor_id,
+                        claimed: Some(claimed),
+                    };
+                    handover.compose().await.map(|()| handover)
                 }
-            });
+                Err(error) => Err(error),
+            };
             // Whoever drops it, sent or not, gives the claim back.
             drop(answer.send(outcome));
         });
@@ -107,6 +113,25 @@ struct Handover {
     control: ControlPlane,
     executor_id: String,
     claimed: Option<ClaimedRun>,
+}
+
+impl Handover {
+    /// Composes the context of a session whose tape had to catch up first. If that fails, the claim
+    /// is given back.
+    async fn compose(&mut self) -> Outcome<()> {
+        let Some(claimed) = self
+            .claimed
+            .as_mut()
+            .filter(|claimed| claimed.context_is_behind)
+        else {
+            return Ok(());
+        };
+        let run_id = claimed.run.run_id;
+        self.control.catch_up(TapeOf::Run(run_id)).await?;
+        claimed.resume_context = self.control.inner.execute(LoadContext { run_id }).await?;
+        claimed.context_is_behind = false;
+        Ok(())
+    }
 }
 
 impl Drop for Handover {

@@ -163,7 +163,10 @@ pub fn plan<S: BuildHasher>(
             plan.slots.push(Slot::Ignored);
             continue;
         }
-        if let Some(stored) = known.get(&event.event_id) {
+        // What a fold stands for can't be told any more, so it proves nothing of an upload. Only
+        // settled runs are folded, and they take no new event (rules R20, R11).
+        let stored = known.get(&event.event_id);
+        if let Some(stored) = stored.filter(|stored| stored.record.folded_from.is_none()) {
             if stored.digest != Some(event.digest) {
                 return Err(Rejection::EventIdConflict {
                     event_id: event.event_id,

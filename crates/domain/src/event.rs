@@ -35,6 +35,10 @@ text_enum! {
         RunStarted = "RunStarted",
         /// The session was closed.
         SessionClosed = "SessionClosed",
+        /// The session began as a fork of another.
+        SessionForked = "SessionForked",
+        /// A repair brought derived columns back in line.
+        SessionRepaired = "SessionRepaired",
         /// Settings changed.
         SessionConfigChanged = "SessionConfigChanged",
         /// The session was put back to a checkpoint.
@@ -66,6 +70,8 @@ pub mod uploaded {
     pub const TURN_BEGIN: &str = "TurnBegin";
     /// A status line: no output yet.
     pub const TURN_STATUS_DELTA: &str = "TurnStatusDelta";
+    /// An error that the turn survives or that explains its end, `{error}`.
+    pub const ERROR: &str = "Error";
 }
 
 /// Event ids with this prefix are the server's (rules R11).
@@ -73,6 +79,10 @@ pub const SERVER_ID_PREFIX: &str = "srv:";
 
 /// Frames of this prefix are a stream's own and no events, so no event may have such a kind.
 pub const STREAM_PREFIX: &str = "stream.";
+
+/// The number that every log begins with. Folds swallow numbers and remove none, so it stays the
+/// oldest one.
+pub const OLDEST_SEQ: u64 = 1;
 
 /// The id of the server's event with this number.
 pub fn server_event_id(session_seq: u64) -> String {
@@ -155,6 +165,7 @@ impl Draft {
                 run_id: self.run.map(|(_, run_id)| run_id),
                 kind: self.kind,
                 payload: self.payload,
+                folded_from: None,
                 attempt: self.attempt,
                 executor_id: self.executor_id,
                 trace_id: self.trace_id,
@@ -191,6 +202,9 @@ pub struct EventRecord {
     pub kind: String,
     /// The payload.
     pub payload: JsonText,
+    /// The first of the numbers that a folded event stands for (rules R20); `None` where it stands
+    /// for its own only.
+    pub folded_from: Option<u64>,
     /// The attempt it came from.
     pub attempt: Option<u32>,
     /// The executor it came from.
@@ -204,6 +218,11 @@ pub struct EventRecord {
 }
 
 impl EventRecord {
+    /// The first number it stands for: its own, unless it was folded.
+    pub fn first_seq(&self) -> u64 {
+        self.folded_from.unwrap_or(self.session_seq)
+    }
+
     /// Whether it is a run's terminal event.
     pub fn is_terminal(&self) -> bool {
         self.kind == EventKind::TurnEnd.as_str()

@@ -7,11 +7,14 @@
 pub mod admit;
 pub mod append;
 pub mod cancel;
+pub mod checkpoint;
 pub mod claim;
 pub mod digest;
+pub mod display;
 pub mod event;
 pub mod executor;
 pub mod expire;
+pub mod fold;
 pub mod id;
 pub mod idempotency;
 pub mod interaction;
@@ -19,13 +22,16 @@ pub mod json;
 pub mod limits;
 pub mod owner;
 pub mod rejection;
+pub mod repair;
 pub mod resume;
 pub mod run;
 pub mod session;
 pub mod settle;
+pub mod snapshot;
 pub mod tape;
 pub mod time;
 pub mod timing;
+pub mod transcript;
 
 #[cfg(test)]
 mod fixture;

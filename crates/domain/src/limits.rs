@@ -46,3 +46,9 @@ pub const WAIT_SECONDS_MAX: u32 = 60;
 pub const QUESTION_SECONDS: (u32, u32) = (86_400, 3_600);
 /// Queued runs of one session.
 pub const QUEUED_RUNS: u32 = 100;
+/// What a tool was given or gave, as people see it, in bytes; longer is cut.
+pub const DISPLAY_OUTPUT_BYTES: usize = 16 * 1024;
+/// Bytes of message snapshot that a claim carries; of a larger one only the id is handed out.
+pub const RESUME_SNAPSHOT_BYTES: u64 = 1024 * 1024;
+/// Tape entries in one upload.
+pub const TAPE_ENTRIES: usize = 1_000;

@@ -168,6 +168,7 @@ impl Model {
             tail: Vec::new(),
             tape_entry_count: 0,
             agent_state: None,
+            snapshot: None,
         };
         let request = Resume {
             run_id: self.new_id(),
@@ -178,7 +179,7 @@ impl Model {
         };
         let resumable = self.session.summary.resumable();
         let now = self.now();
-        let resumed = resume(&mut self.session, material, request, 1, now);
+        let resumed = resume(&mut self.session, &material, request, 1, now);
         assert_eq!(resumed.is_ok(), resumable, "the summary promised otherwise");
         if let Ok(resumed) = resumed {
             self.save(resumed.live);

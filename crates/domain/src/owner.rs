@@ -200,6 +200,39 @@ pub fn release(present: &Owner, authority: &Authority) -> Result<Owner, Rejectio
     })
 }
 
+/// Decides whether a repair may touch the session: only where no live owner exists, this process
+/// included (design §4.8). It takes nothing over: owner and epoch stay as they are.
+pub fn maintain(present: Option<&Owner>, owner_is_dead: bool, now: Now) -> Result<(), Rejection> {
+    match present {
+        Some(owner) if owner.is_live(now.judged) && !owner_is_dead => {
+            Err(Rejection::OwnedElsewhere {
+                owner_id: owner.owner_id.clone(),
+                until: owner.expires_at.map_or(now.wall, |at| now.wall_of(at)),
+            })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Decides whether house-keeping may touch the session: where it is this process's or nobody's. Like a
+/// repair it takes nothing over, since what it changes is no decision of an owner's.
+pub fn tend(
+    present: Option<&Owner>,
+    authority: &Authority,
+    owner_is_dead: bool,
+    now: Now,
+) -> Result<(), Rejection> {
+    match present {
+        Some(owner)
+            if owner.owner_id == authority.owner_id
+                && authority.epoch.is_none_or(|epoch| epoch == owner.epoch) =>
+        {
+            Ok(())
+        }
+        Some(_) | None => maintain(present, owner_is_dead, now),
+    }
+}
+
 /// A live claim keeps its session owned: the lease reaches at least to the claim's end (R5).
 pub fn cover_claim(owner: &mut Owner, claim_expires_at: LeaseInstant) {
     if let Some(expires_at) = owner.expires_at {
@@ -288,6 +321,25 @@ mod tests {
     }
 
     #[test]
+    fn house_is_kept_where_no_other_owner_is_live() {
+        let tended = |present: Option<Owner>, dead| {
+            tend(present.as_ref(), &authority("me"), dead, now(100)).is_ok()
+        };
+        assert!(tended(None, false));
+        assert!(tended(Some(owner("me", 4, Some(150))), false));
+        assert!(tended(Some(owner("me", 4, None)), false));
+        assert!(tended(Some(owner("you", 4, Some(100))), false));
+        assert!(tended(Some(owner("you", 4, Some(150))), true), "it is dead");
+        assert!(!tended(Some(owner("you", 4, Some(150))), false));
+        let stale = Authority {
+            epoch: Some(Epoch(3)),
+            ..authority("me")
+        };
+        let present = owner("me", 4, Some(150));
+        assert!(tend(Some(&present), &stale, false, now(100)).is_err());
+    }
+
+    #[test]
     fn a_remembered_epoch_must_match_and_be_live() {
         let mut me = authority("me");
         me.epoch = Some(Epoch(3));
@@ -325,6 +377,28 @@ mod tests {
         assert_eq!(renewed, owner("me", 2, Some(160)));
         let ended = renew(Some(&owner("me", 2, Some(100))), &authority("me"), now(100));
         assert_eq!(ended, Err(Rejection::OwnerLeaseExpired));
+    }
+
+    #[test]
+    fn maintenance_needs_that_no_live_owner_exists() {
+        let elsewhere = Err(Rejection::OwnedElsewhere {
+            owner_id: "me".to_owned(),
+            until: Timestamp(150),
+        });
+        let cases = [
+            ("no owner", None, false, Ok(())),
+            ("released", Some(owner("me", 4, None)), false, Ok(())),
+            ("lapsed", Some(owner("me", 4, Some(100))), false, Ok(())),
+            ("live", Some(owner("me", 4, Some(150))), false, elsewhere),
+            ("dead", Some(owner("cli:1", 4, Some(150))), true, Ok(())),
+        ];
+        for (name, present, dead, expected) in cases {
+            assert_eq!(
+                maintain(present.as_ref(), dead, now(100)),
+                expected,
+                "{name}"
+            );
+        }
     }
 
     #[test]

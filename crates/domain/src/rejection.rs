@@ -1,7 +1,7 @@
 //! Every reason to refuse a command, in one closed list; the wire's error codes map to it one by
 //! one.
 
-use crate::id::{InteractionId, RunId};
+use crate::id::{CheckpointId, InteractionId, RunId, TapeEntryId};
 use crate::interaction::InteractionStatus;
 use crate::time::Timestamp;
 
@@ -55,12 +55,24 @@ pub enum Rejection {
         /// The state it is in.
         status: InteractionStatus,
     },
+    /// The checkpoint was put aside by a restore, or deleted.
+    #[error("checkpoint {checkpoint_id} is no longer active")]
+    CheckpointSuperseded {
+        /// Which.
+        checkpoint_id: CheckpointId,
+    },
     /// The claim is an earlier one or its lease has ended: stop now.
     #[error("the claim is lost; stop the agent and claim again")]
     ClaimLost,
     /// The token was never this run's.
     #[error("the claim token is not one of this run")]
     ClaimTokenInvalid,
+    /// A tape entry's id came again with another content, run or session; nothing was written.
+    #[error("tape entry {entry_id} is stored with another content")]
+    EntryIdConflict {
+        /// The id.
+        entry_id: TapeEntryId,
+    },
     /// An event id came again with another content; nothing of the batch was written.
     #[error("event `{event_id}` is stored with another content")]
     EventIdConflict {

@@ -11,6 +11,7 @@ use crate::rejection::Rejection;
 use crate::run::{LiveRun, NewRun, Run, RunStatus};
 use crate::session::Session;
 use crate::settle::activate;
+use crate::snapshot::SnapshotFacts;
 use crate::tape::{self, TapeEntry};
 use crate::time::Now;
 
@@ -43,7 +44,12 @@ pub struct ResumeMaterial {
     pub tape_entry_count: u64,
     /// The agent's own state as the previous run reported it.
     pub agent_state: Option<Value>,
+    /// The previous run's message snapshot.
+    pub snapshot: Option<SnapshotFacts>,
 }
+
+/// How a resumed run gets its context (design §4.4).
+pub const CONTEXT_STRATEGY: &str = "checkpoint+tape_tail+message_snapshot";
 
 /// What a resume writes.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +67,7 @@ pub struct Resumed {
 /// Decides a resume. Updates the session's summary.
 pub fn resume(
     session: &mut Session,
-    material: ResumeMaterial,
+    material: &ResumeMaterial,
     request: Resume,
     admitted_seq: u64,
     now: Now,
@@ -72,7 +78,7 @@ pub fn resume(
     if let Some(active_run_id) = session.summary.active_run_id {
         return Err(Rejection::SessionBusy { active_run_id });
     }
-    let Some(previous) = material.previous else {
+    let Some(previous) = material.previous.clone() else {
         return Err(Rejection::NothingToResume);
     };
     let from_event = session.summary.resume_from_event_id.clone();
@@ -86,17 +92,23 @@ pub fn resume(
         "resume_from_event_id": from_event,
         "resume_reason": request.reason,
         "resume_context_injected": true,
-        "resume_context_strategy": "tape_tail",
+        "resume_context_strategy": CONTEXT_STRATEGY,
+        "checkpoint_count": session.summary.checkpoint_count,
+        "latest_checkpoint_id": session.summary.latest_checkpoint_id,
+        "latest_checkpoint_label": session.summary.latest_checkpoint_label,
         "tape_entry_count": material.tape_entry_count,
         "resume_tape_tail_entry_count": past.tail().len(),
         "resume_plan_note_included": past.plan().is_some(),
+        "latest_message_snapshot_id": material.snapshot.as_ref().map(SnapshotFacts::snapshot_id),
+        "latest_message_snapshot_message_count":
+            material.snapshot.as_ref().map(|snapshot| snapshot.message_count),
         "resume_boundary_anchor_id": request.anchor_id,
         "resume_boundary_anchor_type": tape::RESUME_BOUNDARY,
     });
     if let Value::Object(facts) = facts {
         metadata.extend(facts.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    let mut context = past.context(&previous, &raw_prompt, material.agent_state.as_ref());
+    let mut context = past.context(session, Some(&previous), &raw_prompt, material);
     context["resume_from_event_id"] = json!(from_event);
     context["resume_reason"] = json!(request.reason);
     context["boundary_anchor_id"] = json!(request.anchor_id);
@@ -126,16 +138,26 @@ pub fn resume(
     })
 }
 
-/// The context of a prompt in a session that has settled runs: the conversation goes on, so the
-/// agent gets its own state back or, where it can't restore it, the note (ADR 12).
-pub fn follow_up(material: &ResumeMaterial, run: &Run) -> Option<Value> {
-    let previous = material.previous.as_ref()?;
+/// The context of a prompt in a session that has a past, its own or as a fork another's: the
+/// conversation goes on, so the agent gets its own state back or, where it can't restore it, the
+/// note (ADR 12).
+pub fn follow_up(session: &Session, material: &ResumeMaterial, run: &Run) -> Option<Value> {
+    if material.previous.is_none() && session.forked_from.is_none() {
+        return None;
+    }
     let earlier = material
         .tail
         .iter()
         .filter(|entry| entry.run_id != Some(run.run_id));
     let past = Past::of(earlier);
-    Some(past.context(previous, &run.prompt, material.agent_state.as_ref()))
+    Some(past.context(session, material.previous.as_ref(), &run.prompt, material))
+}
+
+/// Whether the agent may remember more than the session does: a restore has put aside runs that
+/// came after the one that left this state. Such a state is handed out, and said to have diverged,
+/// since a backend that only names a conversation of its agent's would bring those runs back.
+fn has_diverged(session: &Session, previous: &Run) -> bool {
+    session.restored_seq > previous.settled_seq
 }
 
 /// What of the tape goes into a context.
@@ -157,17 +179,38 @@ impl Past {
         last_plan(&self.entries)
     }
 
-    fn context(&self, previous: &Run, prompt: &str, agent_state: Option<&Value>) -> Value {
+    fn context(
+        &self,
+        session: &Session,
+        previous: Option<&Run>,
+        prompt: &str,
+        material: &ResumeMaterial,
+    ) -> Value {
         let (tail, plan) = (self.tail(), self.plan());
+        let summary = &session.summary;
         json!({
-            "previous_run_id": previous.run_id,
-            "previous_status": previous.status,
-            "previous_error": previous.error.as_deref().map(tape::clip),
+            "strategy": CONTEXT_STRATEGY,
+            "previous_run_id": previous.map(|run| run.run_id),
+            "previous_status": previous.map(|run| run.status),
+            "previous_error": previous.and_then(|run| run.error.as_deref()).map(tape::clip),
+            "forked_from_session_id": session.forked_from.map(|origin| origin.session_id),
             "raw_prompt": prompt,
             "composed_prompt": compose(previous, tail, plan, prompt),
             "tape_tail": tail.iter().map(TapeEntry::shown).collect::<Vec<_>>(),
+            "tape_entry_count": material.tape_entry_count,
             "plan": plan,
-            "agent_state": agent_state,
+            "checkpoint": summary.latest_checkpoint_id.map(|id| json!({
+                "checkpoint_id": id,
+                "label": summary.latest_checkpoint_label,
+                "checkpoint_count": summary.checkpoint_count,
+            })),
+            "message_snapshot": material.snapshot.as_ref().map(|snapshot| json!({
+                "snapshot_id": snapshot.snapshot_id(),
+                "run_id": snapshot.run_id,
+                "message_count": snapshot.message_count,
+            })),
+            "agent_state": material.agent_state,
+            "agent_state_diverged": previous.is_some_and(|run| has_diverged(session, run)),
         })
     }
 }
@@ -197,16 +240,26 @@ fn last_plan(entries: &[TapeEntry]) -> Option<&Value> {
 
 /// The prompt for an agent that can't restore its own session: a short note, the tail, the plan,
 /// then what the person asks.
-fn compose(previous: &Run, tail: &[TapeEntry], plan: Option<&Value>, prompt: &str) -> String {
-    let mut text = format!(
-        "[Context: this continues an earlier run of the same session that ended as `{}`{}. \
-         What is below is a record of it; do not repeat finished steps.]\n",
-        previous.status,
-        previous
-            .error
-            .as_ref()
-            .map_or_else(String::new, |error| format!(" ({})", tape::clip(error))),
-    );
+fn compose(
+    previous: Option<&Run>,
+    tail: &[TapeEntry],
+    plan: Option<&Value>,
+    prompt: &str,
+) -> String {
+    let mut text = match previous {
+        Some(previous) => format!(
+            "[Context: this continues an earlier run of the same session that ended as `{}`{}. \
+             What is below is a record of it; do not repeat finished steps.]\n",
+            previous.status,
+            previous
+                .error
+                .as_ref()
+                .map_or_else(String::new, |error| format!(" ({})", tape::clip(error))),
+        ),
+        None => "[Context: this session began as a copy of another one. What is below is a record \
+                 of that one; do not repeat finished steps.]\n"
+            .to_owned(),
+    };
     if !tail.is_empty() {
         text.push_str("\n[Record, oldest first]\n");
         for entry in tail {

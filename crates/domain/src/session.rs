@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::checkpoint::ForkOrigin;
 use crate::id::{CheckpointId, RunId, SessionId, SessionKey, TapeId};
 use crate::run::RunStatus;
 use crate::time::Timestamp;
@@ -253,6 +254,13 @@ pub struct Session {
     pub tape_id: TapeId,
     /// The derived columns.
     pub summary: SessionSummary,
+    /// Where a fork comes from.
+    pub forked_from: Option<ForkOrigin>,
+    /// The number of the newest restore that put runs aside: what agents remember of later times
+    /// is no longer the session's past.
+    pub restored_seq: Option<u64>,
+    /// The highest number that lies inside a fold (rules R20).
+    pub folded_seq: Option<u64>,
     /// When it was created.
     pub created_at: Timestamp,
     /// When anything of it last changed.

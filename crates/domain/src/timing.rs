@@ -26,6 +26,8 @@ pub struct Timing {
     pub idle_release_ms: i64,
     /// Idempotency keys are kept at least this long (R17).
     pub idempotency_ms: i64,
+    /// Deltas of runs that settled this long ago are folded (rules R20); `None` folds none.
+    pub keep_deltas_ms: Option<i64>,
     /// Between two comments on a quiet stream.
     pub stream_comment_ms: i64,
     /// A follower that can't be written to for this long is closed (stores §6).
@@ -46,11 +48,12 @@ impl Timing {
         executor_offline_ms: 120_000,
         idle_release_ms: 600_000,
         idempotency_ms: 7 * 24 * 3_600_000,
+        keep_deltas_ms: None,
         stream_comment_ms: 10_000,
         stalled_follower_ms: 60_000,
     };
 
-    /// The production values multiplied with `scale` (how long keys are kept excepted).
+    /// The production values multiplied with `scale` (how long keys and deltas are kept excepted).
     #[must_use]
     pub fn scaled(scale: f64) -> Self {
         let standard = Self::STANDARD;
@@ -67,6 +70,7 @@ impl Timing {
             executor_offline_ms: of(standard.executor_offline_ms),
             idle_release_ms: of(standard.idle_release_ms),
             idempotency_ms: standard.idempotency_ms,
+            keep_deltas_ms: standard.keep_deltas_ms,
             stream_comment_ms: of(standard.stream_comment_ms),
             stalled_follower_ms: of(standard.stalled_follower_ms),
         }

@@ -217,9 +217,14 @@ impl Run<'_> {
         }
     }
 
-    /// What an earlier run of the session left for this one.
+    /// What an earlier run of the session left for this one. A state that has diverged only names a
+    /// conversation of the agent's that goes on past what the session was put back to; it is neither
+    /// used nor handed on, so that no later run takes it for a state of its own time.
     fn agent_state(&self) -> Option<Value> {
         let context = self.claim.resume_context.as_ref()?;
+        if context.get("agent_state_diverged") == Some(&Value::Bool(true)) {
+            return None;
+        }
         let state = context.get("agent_state")?;
         (!state.is_null()).then(|| state.clone())
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::{Fixture, eventually, processes_with, unique, unique_seconds};
 use tapedeck_client::Client;
 use tapedeck_control_plane::ids::TimeOrdered;
-use tapedeck_control_plane::{ControlPlane, Lifecycle, Options as ControlOptions};
+use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options as ControlOptions};
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::{RunId, SessionId, Timing};
 use tapedeck_executor::backend::command::CommandBackend;
@@ -50,7 +50,7 @@ impl Server {
             lifecycle: Lifecycle::new(),
             ring_events: 256,
             ring_bytes: 1024 * 1024,
-            shared_store: false,
+            hints: Hints::Sent,
         });
         control.start().await.unwrap();
         let service = router(ServerState::local(control, "0.0.0-test"));

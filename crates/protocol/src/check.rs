@@ -32,6 +32,11 @@ impl Faults {
         }
     }
 
+    /// What is broken, where no value could be made of the request.
+    pub(crate) fn into_errors(self) -> Vec<FieldError> {
+        self.0
+    }
+
     /// A text of bounded length that both stores can hold; it may be empty.
     pub(crate) fn text(&mut self, path: &str, text: &str, max_chars: usize) {
         let chars = text.chars().count();

@@ -38,6 +38,10 @@ pub enum ErrorCode {
     AlreadyResolved,
     /// The body is larger than the endpoint takes.
     BodyTooLarge,
+    /// There is no such checkpoint.
+    CheckpointNotFound,
+    /// The checkpoint was put aside by a restore, or deleted.
+    CheckpointSuperseded,
     /// The claim is an earlier one or its lease has ended: stop now.
     ClaimLost,
     /// The token was never this run's.
@@ -50,6 +54,8 @@ pub enum ErrorCode {
     CursorMalformed,
     /// The server is shutting down.
     Draining,
+    /// A tape entry's id came again with another content, run or session.
+    EntryIdConflict,
     /// An event id came again with another content.
     EventIdConflict,
     /// Fewer events have arrived than the executor sent.
@@ -66,6 +72,8 @@ pub enum ErrorCode {
     Internal,
     /// The request is well-formed and breaks a rule.
     InvalidRequest,
+    /// The cursor is of another log.
+    LogChanged,
     /// The body is no JSON, or the path or the query can't be read.
     MalformedRequest,
     /// The resource doesn't take this method.
@@ -102,6 +110,8 @@ pub enum ErrorCode {
     SessionClosed,
     /// There is no such session.
     SessionNotFound,
+    /// The run has reported no messages.
+    SnapshotNotFound,
     /// The presented epoch is not the owner's.
     StaleEpoch,
     /// The disk is full.
@@ -119,12 +129,15 @@ impl ErrorCode {
     pub const ALL: &[Self] = &[
         Self::AlreadyResolved,
         Self::BodyTooLarge,
+        Self::CheckpointNotFound,
+        Self::CheckpointSuperseded,
         Self::ClaimLost,
         Self::ClaimTokenInvalid,
         Self::CursorExpired,
         Self::CursorFuture,
         Self::CursorMalformed,
         Self::Draining,
+        Self::EntryIdConflict,
         Self::EventIdConflict,
         Self::EventsMissing,
         Self::ExecutorNotFound,
@@ -133,6 +146,7 @@ impl ErrorCode {
         Self::InteractionNotFound,
         Self::Internal,
         Self::InvalidRequest,
+        Self::LogChanged,
         Self::MalformedRequest,
         Self::MethodNotAllowed,
         Self::NoRunAvailable,
@@ -151,6 +165,7 @@ impl ErrorCode {
         Self::SessionBusy,
         Self::SessionClosed,
         Self::SessionNotFound,
+        Self::SnapshotNotFound,
         Self::StaleEpoch,
         Self::StorageFull,
         Self::Unauthorized,
@@ -162,8 +177,10 @@ impl ErrorCode {
     pub const fn of(rejection: &Rejection) -> Self {
         match rejection {
             Rejection::AlreadyResolved { .. } => Self::AlreadyResolved,
+            Rejection::CheckpointSuperseded { .. } => Self::CheckpointSuperseded,
             Rejection::ClaimLost => Self::ClaimLost,
             Rejection::ClaimTokenInvalid => Self::ClaimTokenInvalid,
+            Rejection::EntryIdConflict { .. } => Self::EntryIdConflict,
             Rejection::EventIdConflict { .. } => Self::EventIdConflict,
             Rejection::EventsMissing { .. } => Self::EventsMissing,
             Rejection::IdempotencyConflict => Self::IdempotencyConflict,
@@ -208,11 +225,14 @@ impl ErrorCode {
             | Self::Unavailable => true,
             Self::AlreadyResolved
             | Self::BodyTooLarge
+            | Self::CheckpointNotFound
+            | Self::CheckpointSuperseded
             | Self::ClaimLost
             | Self::ClaimTokenInvalid
             | Self::CursorExpired
             | Self::CursorFuture
             | Self::CursorMalformed
+            | Self::EntryIdConflict
             | Self::EventIdConflict
             | Self::ExecutorNotFound
             | Self::HostForbidden
@@ -220,6 +240,7 @@ impl ErrorCode {
             | Self::InteractionNotFound
             | Self::Internal
             | Self::InvalidRequest
+            | Self::LogChanged
             | Self::MalformedRequest
             | Self::MethodNotAllowed
             | Self::NoRunAvailable
@@ -237,6 +258,7 @@ impl ErrorCode {
             | Self::SessionBusy
             | Self::SessionClosed
             | Self::SessionNotFound
+            | Self::SnapshotNotFound
             | Self::StaleEpoch
             | Self::Unauthorized
             | Self::UnsupportedMediaType => false,
@@ -249,12 +271,15 @@ impl ErrorCode {
             Self::Internal | Self::Unavailable => Effects::Unknown,
             Self::AlreadyResolved
             | Self::BodyTooLarge
+            | Self::CheckpointNotFound
+            | Self::CheckpointSuperseded
             | Self::ClaimLost
             | Self::ClaimTokenInvalid
             | Self::CursorExpired
             | Self::CursorFuture
             | Self::CursorMalformed
             | Self::Draining
+            | Self::EntryIdConflict
             | Self::EventIdConflict
             | Self::EventsMissing
             | Self::ExecutorNotFound
@@ -262,6 +287,7 @@ impl ErrorCode {
             | Self::IdempotencyConflict
             | Self::InteractionNotFound
             | Self::InvalidRequest
+            | Self::LogChanged
             | Self::MalformedRequest
             | Self::MethodNotAllowed
             | Self::NoRunAvailable
@@ -280,6 +306,7 @@ impl ErrorCode {
             | Self::SessionBusy
             | Self::SessionClosed
             | Self::SessionNotFound
+            | Self::SnapshotNotFound
             | Self::StaleEpoch
             | Self::StorageFull
             | Self::Unauthorized
@@ -292,12 +319,15 @@ impl ErrorCode {
         match self {
             Self::AlreadyResolved => ("already_resolved", CONFLICT, "The question is already resolved"),
             Self::BodyTooLarge => ("body_too_large", PAYLOAD_TOO_LARGE, "The body is too large"),
+            Self::CheckpointNotFound => ("checkpoint_not_found", NOT_FOUND, "There is no such checkpoint"),
+            Self::CheckpointSuperseded => ("checkpoint_superseded", CONFLICT, "The checkpoint is no longer active"),
             Self::ClaimLost => ("claim_lost", CONFLICT, "The claim is lost"),
             Self::ClaimTokenInvalid => ("claim_token_invalid", FORBIDDEN, "The claim token is not this run's"),
             Self::CursorExpired => ("cursor_expired", GONE, "The cursor lies before what is kept"),
             Self::CursorFuture => ("cursor_future", CONFLICT, "The cursor lies beyond the end of the log"),
             Self::CursorMalformed => ("cursor_malformed", BAD_REQUEST, "The cursor can't be read"),
             Self::Draining => ("draining", UNAVAILABLE, "The server is shutting down"),
+            Self::EntryIdConflict => ("entry_id_conflict", CONFLICT, "The tape entry's id is stored with another content"),
             Self::EventIdConflict => ("event_id_conflict", CONFLICT, "The event id is stored with another content"),
             Self::EventsMissing => ("events_missing", CONFLICT, "Events are missing"),
             Self::ExecutorNotFound => ("executor_not_found", NOT_FOUND, "There is no such executor"),
@@ -306,6 +336,7 @@ impl ErrorCode {
             Self::InteractionNotFound => ("interaction_not_found", NOT_FOUND, "There is no such interaction"),
             Self::Internal => ("internal", INTERNAL, "The server failed"),
             Self::InvalidRequest => ("invalid_request", UNPROCESSABLE, "The request breaks a rule"),
+            Self::LogChanged => ("log_changed", CONFLICT, "The cursor is of another log"),
             Self::MalformedRequest => ("malformed_request", BAD_REQUEST, "The request can't be read"),
             Self::MethodNotAllowed => ("method_not_allowed", METHOD_NOT_ALLOWED, "The method is not allowed here"),
             Self::NoRunAvailable => ("no_run_available", NOT_FOUND, "No run is waiting"),
@@ -324,6 +355,7 @@ impl ErrorCode {
             Self::SessionBusy => ("session_busy", CONFLICT, "A run is active"),
             Self::SessionClosed => ("session_closed", CONFLICT, "The session is closed"),
             Self::SessionNotFound => ("session_not_found", NOT_FOUND, "There is no such session"),
+            Self::SnapshotNotFound => ("snapshot_not_found", NOT_FOUND, "The run has reported no messages"),
             Self::StaleEpoch => ("stale_epoch", CONFLICT, "The owner epoch is stale"),
             Self::StorageFull => ("storage_full", UNAVAILABLE, "The disk is full"),
             Self::Unauthorized => ("unauthorized", UNAUTHORIZED, "A credential is needed"),

@@ -11,6 +11,7 @@ use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::{JsonText, RunId, SessionId, Timestamp, limits};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::display::{self, EventFormat};
 use crate::page::{self, QueryFault};
 
 /// The cursor that stands for the end of the log.
@@ -34,6 +35,10 @@ pub struct EventResponse {
     /// The payload.
     #[schema(value_type = Object)]
     pub payload: JsonText,
+    /// The first of the numbers that a folded event stands for; null where it stands for its own.
+    #[serde(default)]
+    #[schema(required)]
+    pub folded_from: Option<u64>,
     /// The attempt it came from.
     #[schema(required)]
     pub attempt: Option<u32>,
@@ -60,6 +65,7 @@ impl From<&EventRecord> for EventResponse {
             run_id: record.run_id,
             kind: record.kind.clone(),
             payload: record.payload.clone(),
+            folded_from: record.folded_from,
             attempt: record.attempt,
             executor_id: record.executor_id.clone(),
             trace_id: record.trace_id.clone(),
@@ -92,13 +98,17 @@ pub struct EventsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<u32>)]
     pub limit: Option<String>,
-    /// Only these kinds, separated by commas.
+    /// Only these kinds, separated by commas. With `format=display` they may be display kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kinds: Option<String>,
     /// Only events of this run; a stream then ends with the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<Uuid>)]
     pub run_id: Option<String>,
+    /// `raw` (default): events as they are stored; `display`: as people see them, with tool output
+    /// bounded and secrets hidden, and without events that say nothing to people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
 }
 
 /// Where to start in a log.
@@ -117,10 +127,12 @@ pub struct EventSelection {
     pub after: After,
     /// Events of one page.
     pub limit: u32,
-    /// Only these kinds; empty is every kind.
+    /// Only these stored kinds; empty is every kind.
     pub kinds: Vec<String>,
     /// Only this run.
     pub run_id: Option<RunId>,
+    /// The form to give them in.
+    pub format: EventFormat,
 }
 
 impl EventsQuery {
@@ -150,11 +162,17 @@ impl EventsQuery {
             return Err(QueryFault::parameter("kinds", message));
         }
         let run_id = page::id("run_id", self.run_id.as_deref())?;
+        let format = EventFormat::check(self.format.as_deref())?;
+        let kinds = match format {
+            EventFormat::Raw => kinds,
+            EventFormat::Display => display::stored_kinds(&kinds)?,
+        };
         Ok(EventSelection {
             after,
             limit,
             kinds,
             run_id,
+            format,
         })
     }
 }

@@ -3,6 +3,8 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod checkpoint;
+pub mod display;
 pub mod error;
 pub mod event;
 pub mod executor;
@@ -15,6 +17,8 @@ pub mod run_target;
 pub mod schema;
 pub mod session;
 pub mod stream;
+pub mod tape;
+pub mod views;
 
 mod check;
 

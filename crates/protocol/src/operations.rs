@@ -45,6 +45,8 @@ pub struct LimitsResponse {
     pub event_bytes: usize,
     /// Events in one upload.
     pub upload_events: usize,
+    /// Tape entries in one upload.
+    pub tape_entries: usize,
     /// A prompt, in bytes.
     pub prompt_bytes: usize,
     /// Nesting of JSON.
@@ -72,6 +74,7 @@ impl LimitsResponse {
         upload_bytes: limits::UPLOAD_BYTES,
         event_bytes: limits::EVENT_BYTES,
         upload_events: limits::UPLOAD_EVENTS,
+        tape_entries: limits::TAPE_ENTRIES,
         prompt_bytes: limits::PROMPT_BYTES,
         json_depth: limits::JSON_DEPTH,
         page_max: limits::PAGE_MAX,

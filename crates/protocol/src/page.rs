@@ -59,6 +59,14 @@ pub struct Page<Id> {
 }
 
 impl PageQuery {
+    /// The paging part of a query that has more parameters.
+    pub(crate) fn of(limit: Option<&String>, cursor: Option<&String>) -> Self {
+        Self {
+            limit: limit.cloned(),
+            cursor: cursor.cloned(),
+        }
+    }
+
     /// Checks limit and cursor.
     pub fn check<Id: FromStr>(&self) -> Result<Page<Id>, QueryFault> {
         let limit = limit(

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use tapedeck_domain::rejection::FieldError;
-use tapedeck_domain::{Rejection, RunId, Timestamp};
+use tapedeck_domain::{CheckpointId, LogId, Rejection, RunId, TapeEntryId, Timestamp};
 use utoipa::ToSchema;
 
 use crate::error::ErrorCode;
@@ -87,6 +87,10 @@ pub struct Extensions {
     /// `cursor_future`: the newest number there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_seq: Option<u64>,
+    /// `log_changed`: the present log.
+    #[schema(value_type = Option<Uuid>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_id: Option<LogId>,
     /// `already_resolved`: the interaction with the recorded answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interaction: Option<Box<InteractionResponse>>,
@@ -96,6 +100,14 @@ pub struct Extensions {
     /// `event_id_conflict`: the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<String>,
+    /// `entry_id_conflict`: the tape entry.
+    #[schema(value_type = Option<Uuid>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entry_id: Option<TapeEntryId>,
+    /// `checkpoint_superseded`: the checkpoint.
+    #[schema(value_type = Option<Uuid>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_id: Option<CheckpointId>,
     /// `events_missing`: events the executor counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_events: Option<u64>,
@@ -174,6 +186,12 @@ impl From<&Rejection> for Problem {
                 status,
             } => {
                 extensions.current_status = Some(status.to_string());
+            }
+            Rejection::CheckpointSuperseded { checkpoint_id } => {
+                extensions.checkpoint_id = Some(*checkpoint_id);
+            }
+            Rejection::EntryIdConflict { entry_id } => {
+                extensions.entry_id = Some(*entry_id);
             }
             Rejection::EventIdConflict { event_id } => {
                 extensions.event_id = Some(event_id.clone());

@@ -31,8 +31,12 @@ macro_rules! words {
 words! {
     /// Who answers an agent's questions.
     ApprovalPolicy = tapedeck_domain::session::ApprovalPolicy;
+    /// The kinds of display event.
+    DisplayKind = tapedeck_domain::display::DisplayKind;
     /// How a run ends.
     Ending = tapedeck_domain::settle::Ending;
+    /// The kinds of tape entry.
+    EntryKind = tapedeck_domain::tape::EntryKind;
     /// How an executor is attached.
     ExecutorAttachment = tapedeck_domain::session::ExecutorAttachment;
     /// The status of an executor.
@@ -49,6 +53,8 @@ words! {
     Scope = tapedeck_domain::interaction::Scope;
     /// What a session is doing.
     SessionStatus = tapedeck_domain::session::SessionStatus;
+    /// The forms of a transcript.
+    TranscriptFormat = tapedeck_domain::transcript::TranscriptFormat;
     /// What the current turn is doing.
     TurnStatus = tapedeck_domain::session::TurnStatus;
     /// The kinds of workspace.

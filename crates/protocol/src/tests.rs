@@ -7,7 +7,7 @@ use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{ExecutorAttachment, SessionSettings, WorkspaceKind};
 use tapedeck_domain::settle::Ending;
-use tapedeck_domain::{InteractionId, Rejection, RunId, Timestamp};
+use tapedeck_domain::{CheckpointId, InteractionId, Rejection, RunId, TapeEntryId, Timestamp};
 use utoipa::PartialSchema as _;
 
 use crate::executor::{
@@ -262,7 +262,7 @@ fn a_claim_is_read_from_a_body_that_breaks_other_rules() {
 fn the_same_end_is_recognised_whatever_claim_reports_it() {
     let check = |body: Value| {
         let request: CompleteRequest = read(body);
-        request.check().unwrap()
+        request.check(run()).unwrap()
     };
     let first = check(
         json!({"executor_id": "x", "claim_token": "1.a", "status": "completed",
@@ -280,7 +280,30 @@ fn the_same_end_is_recognised_whatever_claim_reports_it() {
     assert_eq!(first.digest, again.digest);
     assert_ne!(first.digest, other.digest);
     let body = json!({"executor_id": "x", "claim_token": "1.a"});
-    assert_eq!(faults(body, CompleteRequest::check), ["status"]);
+    assert_eq!(faults(body, check_complete), ["status"]);
+    let entry = json!({"kind": "plan", "payload": {}});
+    let with = |entries: Value| {
+        json!({"executor_id": "x", "claim_token": "1.a", "status": "completed",
+            "tape_entries": entries})
+    };
+    let (own, none) = (check(with(json!([entry]))), check(with(json!([]))));
+    assert!(own.tape.is_some() && none.tape.is_none());
+    assert_ne!(
+        own.digest, none.digest,
+        "the entries are part of the report"
+    );
+    let broken = with(json!([entry, {"kind": "note", "payload": {}}]));
+    assert_eq!(faults(broken, check_complete), ["tape_entries[1].kind"]);
+}
+
+fn run() -> RunId {
+    RunId::new("01890000-0000-7000-8000-000000000002".parse().unwrap())
+}
+
+fn check_complete(
+    request: CompleteRequest,
+) -> Result<crate::executor::CheckedComplete, Vec<FieldError>> {
+    request.check(run())
 }
 
 #[test]
@@ -345,8 +368,14 @@ fn every_rejection() -> Vec<Rejection> {
             interaction_id: InteractionId::new(run_id.uuid()),
             status: tapedeck_domain::interaction::InteractionStatus::Denied,
         },
+        Rejection::CheckpointSuperseded {
+            checkpoint_id: CheckpointId::new(run_id.uuid()),
+        },
         Rejection::ClaimLost,
         Rejection::ClaimTokenInvalid,
+        Rejection::EntryIdConflict {
+            entry_id: TapeEntryId::new(run_id.uuid()),
+        },
         Rejection::EventIdConflict {
             event_id: "e".to_owned(),
         },

@@ -120,6 +120,11 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 impl Body {
+    /// Its size in bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Reads the body as a request.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         // A list would be taken for the fields in their order.

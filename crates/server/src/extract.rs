@@ -124,11 +124,27 @@ impl<S: Send + Sync, T: FromStr> FromRequestParts<S> for Id<T> {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        let (name, text) = parameter(parts, state).await?;
-        text.parse()
-            .map(Self)
-            .map_err(|_unparsed| Fault::malformed(&name, "must be a UUID"))
+        let [(name, text)] = parameters(parts, state).await?;
+        parsed(&name, &text).map(Self)
     }
+}
+
+/// The two identifiers in a path, in their order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ids<A, B>(pub(crate) A, pub(crate) B);
+
+impl<S: Send + Sync, A: FromStr, B: FromStr> FromRequestParts<S> for Ids<A, B> {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let [(first, one), (second, other)] = parameters(parts, state).await?;
+        Ok(Self(parsed(&first, &one)?, parsed(&second, &other)?))
+    }
+}
+
+fn parsed<T: FromStr>(name: &str, text: &str) -> Result<T, Fault> {
+    text.parse()
+        .map_err(|_unparsed| Fault::malformed(name, "must be a UUID"))
 }
 
 /// The free name in a path.
@@ -139,23 +155,28 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
-        Ok(Self(parameter(parts, state).await?.1))
+        let [(_, text)] = parameters(parts, state).await?;
+        Ok(Self(text))
     }
 }
 
-/// The one parameter of a path, with its name.
-async fn parameter<S: Send + Sync>(
+/// The parameters of a path, with their names.
+async fn parameters<S: Send + Sync, const N: usize>(
     parts: &mut Parts,
     state: &S,
-) -> Result<(String, String), Fault> {
+) -> Result<[(String, String); N], Fault> {
     let parameters = RawPathParams::from_request_parts(parts, state).await;
     let parameters = parameters.map_err(|error| Fault::malformed("path", &error.body_text()))?;
-    let last = parameters.iter().last();
-    let (name, text) = last.ok_or_else(|| Fault::internal("the route has no parameter"))?;
-    if text.contains('\0') {
-        return Err(Fault::malformed(name, "holds a NUL character"));
+    let mut found = Vec::with_capacity(N);
+    for (name, text) in &parameters {
+        if text.contains('\0') {
+            return Err(Fault::malformed(name, "holds a NUL character"));
+        }
+        found.push((name.to_owned(), text.to_owned()));
     }
-    Ok((name.to_owned(), text.to_owned()))
+    found
+        .try_into()
+        .map_err(|_others| Fault::internal("the route has other parameters"))
 }
 
 /// The query; an unknown parameter is refused like an unknown field.

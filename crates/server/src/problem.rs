@@ -12,6 +12,7 @@ use http::{HeaderValue, StatusCode};
 use tapedeck_control_plane::{CursorError, Error, StoreError, Target};
 use tapedeck_domain::Rejection;
 use tapedeck_domain::admit::OnActive;
+use tapedeck_domain::event::OLDEST_SEQ;
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_protocol::page::QueryFault;
 use tapedeck_protocol::problem::{Extensions, MEDIA_TYPE};
@@ -175,6 +176,24 @@ impl From<Error> for Fault {
                         fault.extensions().head_seq = Some(head_seq);
                         fault
                     }
+                    CursorError::Folded {
+                        after: _,
+                        restart_after,
+                    } => {
+                        let mut fault = Self::new(ErrorCode::CursorExpired, detail);
+                        fault.extensions().restart_after = Some(restart_after);
+                        fault.extensions().oldest_seq = Some(OLDEST_SEQ);
+                        fault
+                    }
+                    CursorError::LogChanged {
+                        cursor_log_id: _,
+                        log_id,
+                    } => {
+                        let mut fault = Self::new(ErrorCode::LogChanged, detail);
+                        fault.extensions().log_id = Some(log_id);
+                        fault
+                    }
+                    CursorError::FeedFuture => Self::new(ErrorCode::CursorFuture, detail),
                 }
             }
             Error::Draining => {
@@ -192,6 +211,8 @@ impl From<Target> for Fault {
             Target::Session => (ErrorCode::SessionNotFound, "session"),
             Target::Run => (ErrorCode::RunNotFound, "run"),
             Target::Interaction => (ErrorCode::InteractionNotFound, "interaction"),
+            Target::Checkpoint => (ErrorCode::CheckpointNotFound, "checkpoint"),
+            Target::Snapshot => (ErrorCode::SnapshotNotFound, "snapshot"),
             Target::Executor => (ErrorCode::ExecutorNotFound, "executor"),
         };
         Self::new(code, format!("there is no such {word}"))
@@ -214,6 +235,7 @@ impl From<StoreError> for Fault {
             }
             StoreError::Inconsistent { .. }
             | StoreError::SchemaTooNew { .. }
+            | StoreError::SchemaTooOld { .. }
             | StoreError::Locked(_)
             | StoreError::Internal(_) => return Self::internal(error),
         };

@@ -1,6 +1,6 @@
 //! Streams of a session's log as server-sent events (design §6). The body pulls: it holds one
 //! follower and whatever that gave last, so a reader that stops costs a cursor and no queue. An
-//! event's frame is encoded once and shared by all who follow.
+//! event's frame is encoded once in each form and shared by all who follow.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,8 +19,10 @@ use serde::Serialize;
 use tapedeck_control_plane::feed::SharedEvent;
 use tapedeck_control_plane::follow::EndReason;
 use tapedeck_control_plane::{ControlPlane, Error, Followed, Follower, Outcome};
+use tapedeck_domain::display::DisplayEvent;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::{LogId, RunId};
+use tapedeck_protocol::display::{self, EventFormat};
 use tapedeck_protocol::event::sse_data;
 use tapedeck_protocol::interaction::InteractionResponse;
 use tapedeck_protocol::stream::{
@@ -31,10 +33,28 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Keeps a quiet connection alive and lets its reader notice a dead one.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
-/// The answer that streams what a follower sees.
+/// The answer that streams a new run as it is stored.
 pub(crate) fn response(
     control: &ControlPlane,
     follower: Follower,
+    on_disconnect: Option<CancelOnDisconnect>,
+) -> Response {
+    stream(control, follower, EventFormat::Raw, on_disconnect)
+}
+
+/// The answer that streams what a follower sees, in the form that was asked for.
+pub(crate) fn followed(
+    control: &ControlPlane,
+    follower: Follower,
+    format: EventFormat,
+) -> Response {
+    stream(control, follower, format, None)
+}
+
+fn stream(
+    control: &ControlPlane,
+    follower: Follower,
+    format: EventFormat,
     on_disconnect: Option<CancelOnDisconnect>,
 ) -> Response {
     let millis =
@@ -43,6 +63,7 @@ pub(crate) fn response(
     let body = EventStream {
         next: Next::Pending(pull(follower)),
         events: Vec::new().into_iter(),
+        format,
         comment: Box::pin(sleep(period)),
         period,
         log_id: control.store().reader().identity().log_id,
@@ -120,6 +141,7 @@ enum Next {
 struct EventStream {
     next: Next,
     events: std::vec::IntoIter<Arc<SharedEvent>>,
+    format: EventFormat,
     comment: Pin<Box<Sleep>>,
     period: Duration,
     log_id: LogId,
@@ -136,8 +158,11 @@ impl http_body::Body for EventStream {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         loop {
             if let Some(event) = self.events.next() {
-                let bytes = event.encoded.get_or_init(|| event_frame(&event.record));
-                return self.send(bytes.clone());
+                // What has no display form moves the follower's cursor and nothing else.
+                let Some(bytes) = self.encoded(&event) else {
+                    continue;
+                };
+                return self.send(bytes);
             }
             let Next::Pending(pending) = &mut self.next else {
                 return Poll::Ready(None);
@@ -168,6 +193,15 @@ impl http_body::Body for EventStream {
 }
 
 impl EventStream {
+    /// An event's frame, encoded by the first who sends it.
+    fn encoded(&self, event: &SharedEvent) -> Option<Bytes> {
+        let record = &event.record;
+        match self.format {
+            EventFormat::Raw => Some(event.encoded.get_or_init(|| event_frame(record)).clone()),
+            EventFormat::Display => event.display.get_or_init(|| display_frame(record)).clone(),
+        }
+    }
+
     /// Takes events over, or gives the frame of anything else.
     fn take(&mut self, seen: Followed) -> Option<Bytes> {
         match seen {
@@ -221,6 +255,16 @@ fn event_frame(record: &EventRecord) -> Bytes {
     Bytes::from(format!("id: {seq}\nevent: {kind}\ndata: {data}\n\n"))
 }
 
+/// The frame of an event as people see it, under the number of the stored one.
+fn display_frame(record: &EventRecord) -> Option<Bytes> {
+    let event = DisplayEvent::of(record)?;
+    let (seq, kind) = (event.session_seq, event.kind);
+    let data = display::sse_data(event);
+    Some(Bytes::from(format!(
+        "id: {seq}\nevent: {kind}\ndata: {data}\n\n"
+    )))
+}
+
 fn frame<T: Serialize>(event: &str, data: &T) -> String {
     // Frames are made of texts and numbers, which always serialise.
     let data = serde_json::to_string(data).unwrap_or_default();
@@ -230,6 +274,7 @@ fn frame<T: Serialize>(event: &str, data: &T) -> String {
 fn end_frame(reason: EndReason) -> String {
     let (reason, retry) = match reason {
         EndReason::Settled => (stream::EndReason::Settled, None),
+        EndReason::Superseded => (stream::EndReason::Superseded, None),
         EndReason::Deleted => (stream::EndReason::Deleted, None),
         // All followers of a server that goes down must not come back in the same moment.
         EndReason::Shutdown => {

@@ -11,7 +11,8 @@ SELECT
     e.executor_id,
     e.trace_id,
     e.created_at,
-    e.recorded_at
+    e.recorded_at,
+    e.folded_from
 FROM sessions s
 CROSS JOIN events e ON e.session_key = s.session_key
 LEFT JOIN runs r ON r.run_key = e.run_key

@@ -10,7 +10,8 @@ SELECT
     e.executor_id,
     e.trace_id,
     e.created_at,
-    e.recorded_at
+    e.recorded_at,
+    e.folded_from
 FROM events e
 JOIN sessions s ON s.session_key = e.session_key
 LEFT JOIN runs r ON r.run_key = e.run_key

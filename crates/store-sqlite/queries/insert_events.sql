@@ -10,7 +10,8 @@ INSERT INTO events (
     executor_id,
     trace_id,
     created_at,
-    recorded_at
+    recorded_at,
+    folded_from
 )
 SELECT
     ?1,
@@ -24,5 +25,6 @@ SELECT
     value ->> 7,
     value ->> 8,
     value ->> 9,
-    value ->> 10
+    value ->> 10,
+    value ->> 11
 FROM json_each(?2)

@@ -105,6 +105,7 @@ pub(crate) fn is_local(error: &StoreError) -> bool {
         | StoreError::OutcomeUnknown { .. }
         | StoreError::StorageFull
         | StoreError::SchemaTooNew { .. }
+        | StoreError::SchemaTooOld { .. }
         | StoreError::Locked(_) => false,
     }
 }

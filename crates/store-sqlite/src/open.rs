@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{from_sqlx, internal};
+use crate::file::SqliteFile;
 use crate::group::WriteConnection;
 use crate::lock::{DirLock, TRIES, canonical_dir};
 use crate::options::{Durability, Options};
@@ -22,12 +23,13 @@ use crate::queue::Queue;
 use crate::read::SqliteReader;
 use crate::rows::deployment;
 use crate::store::SqliteStore;
+use crate::watch::Watch;
 use crate::writer::Writer;
 
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// The database in its directory.
-const FILE: &str = "tapedeck.db";
+pub(crate) const FILE: &str = "tapedeck.db";
 const LOG_FILE: &str = "tapedeck.db-wal";
 
 impl SqliteStore {
@@ -43,9 +45,9 @@ impl SqliteStore {
         }
         let read = read_options(&dir, &options);
         let watch = if lock.is_shared() {
-            Some(read.connect().await.map_err(from_sqlx)?)
+            Watch::over(read.connect().await.map_err(from_sqlx)?).await?
         } else {
-            None
+            Watch::nothing()
         };
         let pool = SqlitePoolOptions::new()
             .max_connections(options.readers.max(1))
@@ -66,14 +68,16 @@ impl SqliteStore {
             busy_timeout: options.busy_timeout,
         };
         tasks.spawn(writer.run());
+        let file = SqliteFile::new(&dir.join(FILE), options.clock.clone());
         Ok(Self {
+            file,
             queue,
             tasks,
             reader: SqliteReader::new(pool, options.clock.clone(), identity),
             clock: options.clock,
             durability: options.durability,
             fatal,
-            watch: tokio::sync::Mutex::new(watch),
+            watch,
             lock: Mutex::new(Some(lock)),
             closed: AtomicBool::new(false),
         })
@@ -120,11 +124,7 @@ async fn connect_if_current(
     if !connect.get_filename().exists() {
         return Ok(None);
     }
-    let known = MIGRATIONS
-        .iter()
-        .map(|migration| migration.version)
-        .max()
-        .unwrap_or(0);
+    let known = known_schema();
     let mut conn = connect.connect().await.map_err(from_sqlx)?;
     let found = schema_version(&mut conn).await?;
     if found == known {
@@ -137,11 +137,17 @@ async fn connect_if_current(
     Ok(None)
 }
 
+/// The schema of this version.
+pub(crate) fn known_schema() -> i64 {
+    let versions = MIGRATIONS.iter().map(|migration| migration.version);
+    versions.max().unwrap_or(0)
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the migrations' own table is none of the schema that statements are checked against"
 )]
-async fn schema_version(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
+pub(crate) async fn schema_version(conn: &mut SqliteConnection) -> Result<i64, StoreError> {
     let migrated: i64 =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
             .fetch_one(&mut *conn)

@@ -6,19 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqlitePool};
+use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
-use tapedeck_domain::{InteractionId, Now, RunId, SessionId};
+use tapedeck_domain::snapshot::MessageSnapshot;
+use tapedeck_domain::tape::TapeEntry;
+use tapedeck_domain::{CheckpointId, InteractionId, Now, RunId, SessionId};
 use tapedeck_store::read::{EventFilter, Identity, InteractionFilter};
-use tapedeck_store::{EventSlice, Page, PageRequest, Reader, SessionView, StoreError};
+use tapedeck_store::{
+    EventSlice, FeedFilter, FeedPosition, FeedSlice, Page, PageRequest, Reader, RunFilter,
+    SessionView, StoreError, TapeFilter,
+};
 use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::encode::{At, blob};
 use crate::error::from_sqlx;
 use crate::record;
-use crate::rows::{events, executors, interactions, sessions};
+use crate::rows::{checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape};
 
 /// The readers.
 #[derive(Debug)]
@@ -100,12 +106,57 @@ impl Reader for SqliteReader {
     async fn runs(
         &self,
         namespace: &str,
-        session: Option<SessionId>,
+        filter: RunFilter,
         page: PageRequest,
     ) -> Result<Page<Run>, StoreError> {
         let mut conn = self.connection(1).await?;
-        let items = record::page(&mut conn, namespace, session, page).await?;
+        let items = record::page(&mut conn, namespace, filter, page).await?;
         Ok(paged(items, page.limit, |run| run.run_id.uuid()))
+    }
+
+    async fn latest_settled_run(
+        &self,
+        namespace: &str,
+        session: SessionId,
+    ) -> Result<Option<Run>, StoreError> {
+        record::latest_settled_of(&mut *self.connection(1).await?, namespace, session).await
+    }
+
+    async fn snapshot(
+        &self,
+        namespace: &str,
+        run: RunId,
+    ) -> Result<Option<MessageSnapshot>, StoreError> {
+        snapshots::find(&mut *self.connection(1).await?, namespace, run).await
+    }
+
+    async fn tape(&self, filter: &TapeFilter) -> Result<Vec<TapeEntry>, StoreError> {
+        tape::filtered(&mut *self.connection(1).await?, filter).await
+    }
+
+    async fn checkpoints(
+        &self,
+        namespace: &str,
+        session: SessionId,
+        include_superseded: bool,
+        page: PageRequest,
+    ) -> Result<Page<Checkpoint>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items =
+            checkpoints::page(&mut conn, namespace, session, include_superseded, page).await?;
+        Ok(paged(items, page.limit, |item| item.checkpoint_id.uuid()))
+    }
+
+    async fn checkpoint(
+        &self,
+        namespace: &str,
+        id: CheckpointId,
+    ) -> Result<Option<Checkpoint>, StoreError> {
+        checkpoints::find(&mut *self.connection(1).await?, namespace, id).await
+    }
+
+    async fn head_seqs(&self, sessions: &[SessionId]) -> Result<Vec<(SessionId, u64)>, StoreError> {
+        heads::seqs(&mut *self.connection(1).await?, sessions).await
     }
 
     async fn head_seq(&self, session: SessionId) -> Result<Option<u64>, StoreError> {
@@ -125,6 +176,18 @@ impl Reader for SqliteReader {
 
     async fn events(&self, filter: &EventFilter) -> Result<EventSlice, StoreError> {
         events::filtered(&mut *self.connection(1).await?, filter).await
+    }
+
+    async fn fold_over(&self, session: SessionId, seq: u64) -> Result<Option<u64>, StoreError> {
+        folds::over(&mut *self.connection(1).await?, session, seq).await
+    }
+
+    async fn feed(&self, filter: &FeedFilter) -> Result<FeedSlice, StoreError> {
+        events::feed(&mut *self.connection(1).await?, filter).await
+    }
+
+    async fn feed_end(&self) -> Result<FeedPosition, StoreError> {
+        events::feed_end(&mut *self.connection(1).await?).await
     }
 
     async fn interaction(

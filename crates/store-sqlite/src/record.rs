@@ -4,8 +4,8 @@ use sqlx::SqliteConnection;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::id::{CheckpointId, RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::run::{LiveRun, Recovery, Run, SettledClaim};
-use tapedeck_store::PageRequest;
 use tapedeck_store::rows::{LockedRun, Rows};
+use tapedeck_store::{PageRequest, RunFilter};
 
 use crate::encode::{At, before, blob};
 use crate::error::from_sqlx;
@@ -45,6 +45,7 @@ struct RunRow {
     settled_token_hash: Option<Vec<u8>>,
     settled_body_digest: Option<Vec<u8>>,
     ended_queued: i64,
+    folded_at: Option<i64>,
 }
 
 impl TryFrom<RunRow> for Run {
@@ -261,27 +262,51 @@ pub(crate) async fn find(
     row.map(Run::try_from).transpose()
 }
 
+/// The newest settled run of a namespace's session that counts for a resume.
+pub(crate) async fn latest_settled_of(
+    conn: &mut SqliteConnection,
+    namespace: &str,
+    session: SessionId,
+) -> Rows<Option<Run>> {
+    let session = blob(session.uuid());
+    let row = sqlx::query_as!(
+        RunRow,
+        "SELECT * FROM runs
+         WHERE session_key = (
+            SELECT session_key FROM sessions WHERE session_id = ? AND namespace = ?
+         ) AND settled_seq IS NOT NULL AND superseded_at IS NULL AND ended_queued = 0
+         ORDER BY settled_seq DESC LIMIT 1",
+        session,
+        namespace,
+    )
+    .fetch_optional(conn)
+    .await
+    .map_err(from_sqlx)?;
+    row.map(Run::try_from).transpose()
+}
+
 /// The newest runs before an id, of one session or of a whole namespace.
 pub(crate) async fn page(
     conn: &mut SqliteConnection,
     namespace: &str,
-    session: Option<SessionId>,
+    filter: RunFilter,
     page: PageRequest,
 ) -> Rows<Vec<Run>> {
     let before = before(page.before);
     let limit = i64::from(page.limit) + 1;
-    let rows = match session.map(|id| blob(id.uuid())) {
+    let rows = match filter.session_id.map(|id| blob(id.uuid())) {
         Some(session) => sqlx::query_as!(
             RunRow,
             "SELECT * FROM runs
              WHERE session_key = (
                 SELECT session_key FROM sessions WHERE session_id = ? AND namespace = ?
-             ) AND run_id < ?
+             ) AND run_id < ? AND (? OR superseded_at IS NULL)
              ORDER BY run_id DESC
              LIMIT ?",
             session,
             namespace,
             before,
+            filter.include_superseded,
             limit,
         )
         .fetch_all(conn)
@@ -289,11 +314,13 @@ pub(crate) async fn page(
         .map_err(from_sqlx)?,
         None => sqlx::query_as!(
             RunRow,
-            "SELECT * FROM runs WHERE namespace = ? AND run_id < ?
+            "SELECT * FROM runs
+             WHERE namespace = ? AND run_id < ? AND (? OR superseded_at IS NULL)
              ORDER BY run_id DESC
              LIMIT ?",
             namespace,
             before,
+            filter.include_superseded,
             limit,
         )
         .fetch_all(conn)

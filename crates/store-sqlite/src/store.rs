@@ -4,30 +4,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use sqlx::SqliteConnection;
 use tapedeck_domain::SessionId;
-use tapedeck_store::{Failure, Lane, Reader, Store, StoreError, StoreHealth, Work};
+use tapedeck_store::{Failure, Heard, Hint, Lane, Reader, Store, StoreError, StoreHealth, Work};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::error::from_sqlx;
+use crate::file::SqliteFile;
 use crate::lock::DirLock;
 use crate::options::Durability;
 use crate::queue::{Command, Queue};
 use crate::read::SqliteReader;
+use crate::watch::Watch;
 
 /// A store in one SQLite file.
 pub struct SqliteStore {
+    /// The same file from beside, for reads of the whole.
+    pub(crate) file: SqliteFile,
     pub(crate) queue: Arc<Queue>,
     pub(crate) tasks: TaskTracker,
     pub(crate) reader: SqliteReader,
     pub(crate) clock: Clock,
     pub(crate) durability: Durability,
     pub(crate) fatal: CancellationToken,
-    /// Watches for writes of other processes; `None` where there can be none.
-    pub(crate) watch: tokio::sync::Mutex<Option<SqliteConnection>>,
+    pub(crate) watch: Watch,
     pub(crate) lock: Mutex<Option<Arc<DirLock>>>,
     pub(crate) closed: AtomicBool,
 }
@@ -88,17 +89,11 @@ impl Store for SqliteStore {
         &self.reader
     }
 
-    /// `PRAGMA data_version` of a connection that never writes. It moves for this process's own
-    /// commits too, so a move only means that it is worth looking.
-    async fn change_counter(&self) -> Result<i64, StoreError> {
-        match &mut *self.watch.lock().await {
-            None => Ok(0),
-            Some(conn) => sqlx::query_scalar!("PRAGMA data_version")
-                .fetch_one(conn)
-                .await
-                .map(Option::unwrap_or_default)
-                .map_err(from_sqlx),
-        }
+    /// There is nothing to say: the database itself tells other processes that it has changed.
+    fn announce(&self, _hints: Vec<Hint>) {}
+
+    async fn hear(&self) -> Result<Heard, StoreError> {
+        self.watch.hear().await
     }
 
     fn health(&self) -> StoreHealth {
@@ -112,16 +107,11 @@ impl Store for SqliteStore {
 
     async fn close(&self) {
         self.queue.close("the store is closing");
+        self.watch.close().await;
         self.tasks.close();
         self.tasks.wait().await;
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
-        }
-        let watch = self.watch.lock().await.take();
-        if let Some(conn) = watch
-            && let Err(error) = sqlx::Connection::close(conn).await
-        {
-            tracing::debug!(error = %error, "the watching connection did not close well");
         }
         self.reader.close().await;
         self.lock

@@ -41,6 +41,17 @@ pub enum StoreError {
         /// In this binary.
         known: i64,
     },
+    /// The database was written by an older version, and whoever only looks doesn't migrate it.
+    #[error(
+        "the database has schema {found}, and this version works on {known}; a server brings it up \
+         to date when it starts"
+    )]
+    SchemaTooOld {
+        /// In the database.
+        found: i64,
+        /// In this binary.
+        known: i64,
+    },
     /// Another process holds the database.
     #[error("{0}")]
     Locked(String),
@@ -58,6 +69,10 @@ pub enum Target {
     Run,
     /// An interaction.
     Interaction,
+    /// A checkpoint.
+    Checkpoint,
+    /// A message snapshot.
+    Snapshot,
     /// An executor.
     Executor,
 }

@@ -4,13 +4,13 @@
 use std::fmt::Debug;
 
 use async_trait::async_trait;
-use tapedeck_domain::Now;
+use tapedeck_domain::{Now, RunId, SessionId};
 
 use crate::error::{Failure, StoreError};
 use crate::read::Reader;
 use crate::rows::{
-    DeploymentRows, EventRows, ExecutorRows, HeadRows, IdempotencyRows, InteractionRows, QueueRows,
-    RunRows, SessionRows, TapeRows,
+    CheckpointRows, DeploymentRows, EventRows, ExecutorRows, FoldRows, HeadRows, IdempotencyRows,
+    InteractionRows, QueueRows, RunRows, SessionRows, SnapshotRows, TapeRows,
 };
 
 /// All rows, within one transaction.
@@ -25,6 +25,9 @@ pub trait Tx:
     + ExecutorRows
     + IdempotencyRows
     + DeploymentRows
+    + CheckpointRows
+    + SnapshotRows
+    + FoldRows
     + Send
 {
     /// The store's clocks, read once for the transaction (rules R7).
@@ -73,6 +76,39 @@ pub struct StoreHealth {
     pub writable: bool,
 }
 
+/// What a commit changed, for other processes. A hint says "read again" and proves nothing; any of
+/// them may be lost (stores §5).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// A session's log has grown at least to this number.
+    Head {
+        /// The session.
+        session_id: SessionId,
+        /// Its newest event as of the commit.
+        head_seq: u64,
+    },
+    /// A session is gone.
+    Deleted(SessionId),
+    /// A run, its cancel or one of its questions changed.
+    Run(RunId),
+    /// Work for a queue may have come.
+    Queue {
+        /// The matching label.
+        executor_kind: String,
+        /// The pool.
+        pool: String,
+    },
+}
+
+/// What was heard of other processes' writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// These were announced, by this process or another.
+    Hints(Vec<Hint>),
+    /// Anything may have changed: hints were or may have been lost.
+    ReadAgain,
+}
+
 /// A store.
 #[async_trait]
 pub trait Store: Send + Sync + Debug {
@@ -81,15 +117,20 @@ pub trait Store: Send + Sync + Debug {
     async fn transact(
         &self,
         lane: Lane,
-        session: Option<tapedeck_domain::SessionId>,
+        session: Option<SessionId>,
         work: Box<dyn Work>,
     ) -> Result<(), Failure>;
 
     /// Reads that need no transaction.
     fn reader(&self) -> &dyn Reader;
 
-    /// A number that moves when another process has written; always the same where none can.
-    async fn change_counter(&self) -> Result<i64, StoreError>;
+    /// Tells other processes what a commit changed, without waiting and without a promise. Called
+    /// after COMMIT has returned, never inside a transaction.
+    fn announce(&self, hints: Vec<Hint>);
+
+    /// Waits for the next sign that another process has written; for ever where none can. Only one
+    /// caller at a time listens.
+    async fn hear(&self) -> Result<Heard, StoreError>;
 
     /// How it is.
     fn health(&self) -> StoreHealth;

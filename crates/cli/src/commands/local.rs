@@ -109,6 +109,19 @@ pub(crate) fn remember(
     write_whole(&path, &serde_json::to_string(agent)?)
 }
 
+/// Lets a fork be driven by the agent that its source was started with here.
+pub(crate) fn inherit(
+    embedded: &Embedded,
+    source: SessionId,
+    fork: SessionId,
+) -> anyhow::Result<()> {
+    match std::fs::read_to_string(memory(embedded.dir(), source)) {
+        Ok(text) => write_whole(&memory(embedded.dir(), fork), &text),
+        // The source was started elsewhere.
+        Err(_absent) => Ok(()),
+    }
+}
+
 fn memory(dir: &Path, session: SessionId) -> PathBuf {
     dir.join("agents").join(format!("{session}.json"))
 }

@@ -80,6 +80,23 @@ impl Rendering {
                 let owner = event.text("owner_id").unwrap_or("another process");
                 self.line(Tone::Quiet, "·", &format!("the session is now {owner}'s"))
             }
+            "CheckpointCaptured" => {
+                let label = event
+                    .text("label")
+                    .map(|label| format!(" “{}”", one_line(label)));
+                let text = format!("checkpoint{}", label.unwrap_or_default());
+                self.line(Tone::Quiet, "·", &text)
+            }
+            "SessionRestored" => {
+                let text = "the session was put back to a checkpoint";
+                self.line(Tone::Alert, "!", text)
+            }
+            "SessionForked" => {
+                let source = event
+                    .text("forked_from_session_id")
+                    .unwrap_or("another session");
+                self.line(Tone::Quiet, "·", &format!("forked from {source}"))
+            }
             "Error" => self.line(Tone::Bad, "✗", event.text("error").unwrap_or("an error")),
             "TurnEnd" => self.turn_end(event),
             _ => Ok(()),

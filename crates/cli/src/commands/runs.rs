@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use tapedeck_domain::{RunId, SessionId};
 use tapedeck_protocol::run::RunResponse;
+use tapedeck_protocol::views::RunsQuery;
 
 use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
@@ -16,6 +17,9 @@ pub(crate) enum Command {
     List {
         /// The session
         session: SessionId,
+        /// Also those that a restore has put aside
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -46,8 +50,8 @@ async fn answer(
 ) -> anyhow::Result<Exit> {
     let client = &connection.client;
     match command {
-        Command::List { session, page } => {
-            let list = client.runs(session, &page.paging()).await?;
+        Command::List { session, all, page } => {
+            let list = client.runs(session, &query(page, all)).await?;
             if printer.is_json() {
                 printer.object(&list)?;
             } else {
@@ -79,6 +83,15 @@ async fn answer(
     Ok(Exit::Success)
 }
 
+fn query(page: PageArgs, all: bool) -> RunsQuery {
+    let paging = page.paging();
+    RunsQuery {
+        limit: paging.limit.map(|limit| limit.to_string()),
+        cursor: paging.cursor,
+        include_superseded: all,
+    }
+}
+
 fn row(run: &RunResponse) -> Vec<String> {
     vec![
         run.run_id.to_string(),
@@ -106,6 +119,7 @@ fn show(printer: Printer, run: &RunResponse) -> std::io::Result<()> {
         ("claimed", time(run.claimed_at)),
         ("started", time(run.started_at)),
         ("settled", time(run.settled_at)),
+        ("put aside", time(run.superseded_at)),
         ("result", or_nothing(run.result.as_ref())),
     ])
 }

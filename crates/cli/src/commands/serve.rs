@@ -1,4 +1,4 @@
-//! `tapedeck serve`: the server on the data directory, from the listener to the drain.
+//! `tapedeck serve`: a server on the configured database, from the listener to the drain.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,16 +8,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tapedeck_client::Client;
 use tapedeck_control_plane::ids::TimeOrdered;
-use tapedeck_control_plane::{ControlPlane, Lifecycle, Options};
+use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options};
 use tapedeck_domain::owner::Authority;
 use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState};
-use tapedeck_store::Store;
-use tapedeck_store_sqlite::{Mode, SqliteStore};
 use tokio::net::TcpListener;
 
 use crate::commands::signals::Signals;
 use crate::config::{self, Config, Given};
-use crate::context::{Context, ServerFile, open_store, write_whole};
+use crate::context::{Context, Database, ServerFile, write_whole};
 use crate::exit::{Exit, Failed};
 
 /// Events and bytes of each followed session that are kept in memory (stores §6).
@@ -25,9 +23,10 @@ const RING: (usize, usize) = (256, 1 << 20);
 /// For tasks that outlive the connections; the drain as a whole takes at most 25 s.
 const FINISH: Duration = Duration::from_secs(4);
 
-/// Run the server on the data directory.
+/// Run a server, on the data directory or on a PostgreSQL database.
 ///
-/// Without `--token-file` only loopback addresses are served. SIGTERM ends streams and held polls,
+/// Any number of servers may share a database on PostgreSQL; each serves every session. A data
+/// directory has one server. Without `--token-file` only loopback addresses are served. SIGTERM ends streams and held polls,
 /// lets requests finish and exits within 25 s; a second signal exits at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -69,10 +68,9 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     }
     let listener = bind(&config.serve.listen, token.is_some()).await?;
     let url = base_url(listener.local_addr()?);
-    let (store, dir) = open_store(config, Mode::Server).await?;
-    let store = Arc::new(store);
+    let database = Database::open(config).await?;
     let lifecycle = Lifecycle::new();
-    let control = control_plane(config, &store, &lifecycle);
+    let control = control_plane(config, &database, &lifecycle);
     control.start().await?;
     let state = ServerState {
         token: token
@@ -94,27 +92,33 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
         .context("the server does not answer")?;
     let file = server_file(config, &control, &url).await?;
     // Without it clients need `--server`; that is no reason not to serve.
-    if let Err(error) = file.write(&dir) {
+    if let Some(dir) = database.dir()
+        && let Err(error) = file.write(dir)
+    {
         tracing::warn!(error = format!("{error:#}"), "serve.server_file_failed");
     }
     if let Some(path) = &ready_file {
         write_whole(path, &format!("{url}\n"))?;
     }
-    tracing::info!(url, data_dir = %dir.display(), "serve.ready");
+    tracing::info!(url, %database, "serve.ready");
     if context.printer.is_json() {
         context.printer.object(&file)?;
     }
-    let exit = until_the_end(&mut signals, &store, serving, &lifecycle).await?;
-    file.remove(&dir);
+    let exit = until_the_end(&mut signals, &database, serving, &lifecycle).await?;
+    if let Some(dir) = database.dir() {
+        file.remove(dir);
+    }
     tracing::info!("serve.ended");
     Ok(exit)
 }
 
-fn control_plane(config: &Config, store: &Arc<SqliteStore>, lifecycle: &Lifecycle) -> ControlPlane {
+fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) -> ControlPlane {
     let timing = config.timings();
+    let store = database.store();
+    // Every instance writes as the deployment: which of them it is decides nothing.
     let deployment = store.reader().identity().deployment_id;
     ControlPlane::new(Options {
-        store: Arc::clone(store) as Arc<dyn Store>,
+        store,
         authority: Authority {
             owner_id: format!("server:{deployment}"),
             epoch: None,
@@ -125,7 +129,7 @@ fn control_plane(config: &Config, store: &Arc<SqliteStore>, lifecycle: &Lifecycl
         lifecycle: lifecycle.clone(),
         ring_events: RING.0,
         ring_bytes: RING.1,
-        shared_store: false,
+        hints: Hints::Sent,
     })
 }
 
@@ -181,7 +185,7 @@ fn base_url(mut address: SocketAddr) -> String {
 /// Waits for a signal, for the listener's end or for a disk that failed, then drains.
 async fn until_the_end(
     signals: &mut Signals,
-    store: &SqliteStore,
+    database: &Database,
     serving: tokio::task::JoinHandle<std::io::Result<()>>,
     lifecycle: &Lifecycle,
 ) -> anyhow::Result<Exit> {
@@ -190,7 +194,7 @@ async fn until_the_end(
     let mut has_ended = false;
     tokio::select! {
         asked = signals.next() => tracing::info!(?asked, "serve.draining"),
-        () = store.fatal() => {
+        () = database.fatal() => {
             outcome = Err(Failed::with(Exit::Internal, "the disk failed; start again to recover"));
         }
         ended = &mut serving => {
@@ -208,7 +212,7 @@ async fn until_the_end(
             tracing::error!(%error, "serve.failed");
         }
         lifecycle.finish(FINISH).await;
-        store.close().await;
+        database.store().close().await;
     };
     tokio::select! {
         () = drained => {}

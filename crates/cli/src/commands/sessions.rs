@@ -1,4 +1,7 @@
-//! `tapedeck sessions`: sessions and their logs.
+//! `tapedeck sessions`: sessions, their logs and tapes, and their checkpoints.
+
+mod checkpoints;
+mod past;
 
 use clap::Subcommand;
 use tapedeck_client::{Client, Follow, Frame, Paging, Start, StreamOptions};
@@ -24,6 +27,33 @@ pub(crate) enum Command {
     },
     /// Print a session's log
     Events(EventsArgs),
+    /// Print a session's tape: its settled conversation
+    Tape(past::TapeArgs),
+    /// Write a session's tape as a document
+    Export(past::ExportArgs),
+    /// Print what a session's newest settled run gave
+    Result {
+        /// The session
+        session: SessionId,
+    },
+    /// List a session's checkpoints, newest first
+    Checkpoints(checkpoints::ListArgs),
+    /// Capture a checkpoint
+    Checkpoint(checkpoints::CaptureArgs),
+    /// Delete a checkpoint; its record stays for audits
+    DeleteCheckpoint(checkpoints::One),
+    /// Put a session back to a checkpoint; nothing is deleted
+    Restore(checkpoints::One),
+    /// Make a new session that starts from a place of another
+    Fork(checkpoints::ForkArgs),
+    /// Delete a session and everything of it
+    Delete {
+        /// The session
+        session: SessionId,
+        /// Cancel an active run first instead of refusing
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 /// Which page of a list.
@@ -106,6 +136,24 @@ async fn answer(
         }
         Command::Events(args) if args.follow => follow(client, args, printer).await?,
         Command::Events(args) => events(client, args, printer).await?,
+        Command::Tape(args) => past::tape(args, connection, printer).await?,
+        Command::Export(args) => past::export(args, connection, printer).await?,
+        Command::Result { session } => past::result(session, connection, printer).await?,
+        Command::Checkpoints(args) => checkpoints::list(args, connection, printer).await?,
+        Command::Checkpoint(args) => checkpoints::capture(args, connection, printer).await?,
+        Command::DeleteCheckpoint(one) => checkpoints::delete(one, connection, printer).await?,
+        Command::Restore(one) => checkpoints::restore(one, connection, printer).await?,
+        Command::Fork(args) => checkpoints::fork(args, connection, printer).await?,
+        Command::Delete { session, force } => {
+            connection.touch(session);
+            client.delete_session(session, force).await?;
+            if printer.is_json() {
+                let deleted = serde_json::json!({"session_id": session, "deleted": true});
+                printer.object(&deleted)?;
+            } else {
+                printer.line(format!("session {session}: deleted"))?;
+            }
+        }
     }
     Ok(Exit::Success)
 }
@@ -144,6 +192,16 @@ fn show(printer: Printer, session: &SessionResponse) -> std::io::Result<()> {
             Some(status) => format!("{run} ({status})"),
             None => run.to_string(),
         });
+    let checkpoint =
+        session
+            .latest_checkpoint_id
+            .map(|id| match &session.latest_checkpoint_label {
+                Some(label) => format!("{id} ({label})"),
+                None => id.to_string(),
+            });
+    let origin = session
+        .forked_from
+        .map(|origin| format!("{} at event {}", origin.session_id, origin.session_seq));
     printer.fields(&[
         ("session", session.session_id.to_string()),
         ("title", or_nothing(session.title.as_ref())),
@@ -162,6 +220,9 @@ fn show(printer: Printer, session: &SessionResponse) -> std::io::Result<()> {
         ("pool", target.pool.clone()),
         ("executor kind", target.executor_kind.clone()),
         ("events", session.head_seq.to_string()),
+        ("checkpoints", nonzero(session.checkpoint_count)),
+        ("latest checkpoint", or_nothing(checkpoint)),
+        ("forked from", or_nothing(origin)),
         ("owner", or_nothing(owner)),
         ("created", time(Some(session.created_at))),
         ("last activity", time(Some(session.last_activity_at))),
@@ -185,6 +246,7 @@ async fn events(client: &Client, args: EventsArgs, printer: Printer) -> anyhow::
             limit: None,
             kinds: (!args.kinds.is_empty()).then(|| args.kinds.join(",")),
             run_id: args.run.map(|run| run.to_string()),
+            format: None,
         };
         let page = client.events(args.session, &query).await?;
         if page.events.is_empty() {

@@ -7,6 +7,7 @@ use figment::{Metadata, Profile, Provider};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::database::DatabaseUrl;
 use crate::exit::Failed;
 
 /// A setting: its name in the file, its variable, and how the variable is read.
@@ -44,6 +45,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("server", "TAPEDECK_SERVER", Kind::Text),
     setting("token_file", "TAPEDECK_TOKEN_FILE", Kind::Text),
     setting("data_dir", "TAPEDECK_DATA_DIR", Kind::Text),
+    setting("database", "TAPEDECK_DATABASE", Kind::Text),
     setting("log.filter", "TAPEDECK_LOG", Kind::Text),
     setting("log.format", "TAPEDECK_LOG_FORMAT", Kind::Text),
     setting("timing.scale", "TAPEDECK_TIMING_SCALE", Kind::Decimal),
@@ -97,6 +99,15 @@ impl Given {
             source: flag.to_owned(),
             key,
             value: serde_json::to_value(value).unwrap_or_default(),
+        }
+    }
+
+    /// Nothing for a setting that what `source` gave for another one excludes.
+    pub(super) fn nothing(source: String, key: &'static str) -> Self {
+        Self {
+            source,
+            key,
+            value: Value::Null,
         }
     }
 
@@ -178,9 +189,11 @@ impl Kind {
     }
 }
 
-/// A value without what must not be shown: the values of an agent's variables.
+/// A value without what must not be shown: the values of an agent's variables, and what of a
+/// database's URL may be a password.
 pub(super) fn without_secrets(key: &str, value: Value) -> Value {
     match value {
+        Value::String(url) if key == "database" => DatabaseUrl::new(url).to_string().into(),
         Value::Array(items) if key == "executor.agent_env" => items
             .iter()
             .filter_map(Value::as_str)

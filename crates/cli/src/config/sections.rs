@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use etcetera::BaseStrategy as _;
 use serde::{Deserialize, Serialize};
 
+use super::database::DatabaseUrl;
 use crate::exit::Failed;
 
 /// Factors outside are mistakes.
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) token_file: Option<PathBuf>,
     /// Where the database lies.
     pub(crate) data_dir: PathBuf,
+    /// A PostgreSQL database, instead of one in the data directory.
+    pub(crate) database: Option<DatabaseUrl>,
     /// Logs.
     pub(crate) log: Log,
     /// Times.
@@ -133,6 +136,7 @@ impl Settings {
             server: None,
             token_file: None,
             data_dir: base.data_dir().join("tapedeck"),
+            database: None,
             log: Log {
                 filter: None,
                 format: LogFormat::Text,
@@ -171,6 +175,9 @@ impl Settings {
                 SCALE.start(),
                 SCALE.end()
             )));
+        }
+        if let Some(database) = &self.database {
+            database.check()?;
         }
         if self.executor.agent.is_some() && self.executor.command.is_some() {
             let text = "`executor.agent` and `executor.command` exclude each other";

@@ -140,6 +140,82 @@ fn values_of_an_agents_variables_are_not_shown() {
     assert_eq!(env.value, serde_json::json!(["API_KEY=…", "HOME"]));
 }
 
+const DATABASE: &str = "postgres://u:s3cret@h/d";
+
+#[test]
+fn of_two_databases_the_later_layer_wins() {
+    let path = |config: &Config| config.data_dir.clone();
+    let here = file("data_dir = \"/file\"\n");
+    let elsewhere = file("database = \"postgres://h/d\"\n");
+    let flag = |flag, key, value: &str| vec![Given::flag(flag, key, value)];
+
+    let named = variables(&[("TAPEDECK_DATABASE", DATABASE)]);
+    let config = Config::layered(Some(here.path()), &named, Vec::new()).unwrap();
+    assert_eq!(config.database.as_ref().unwrap().expose(), DATABASE);
+
+    let flags = flag("--data-dir", "data_dir", "/flag");
+    let config = Config::layered(Some(elsewhere.path()), &named, flags).unwrap();
+    assert_eq!((&config.database, path(&config)), (&None, "/flag".into()));
+    assert_eq!(source(&config, "database"), "--data-dir");
+
+    let named = variables(&[("TAPEDECK_DATA_DIR", "/variable")]);
+    let flags = flag("--database", "database", DATABASE);
+    let config = Config::layered(None, &named, flags).unwrap();
+    assert!(config.database.is_some());
+}
+
+#[test]
+fn one_layer_can_not_name_two_databases() {
+    let both = [
+        ("TAPEDECK_DATABASE", DATABASE),
+        ("TAPEDECK_DATA_DIR", "/variable"),
+    ];
+    let in_file = format!("data_dir = \"/file\"\ndatabase = \"{DATABASE}\"\n");
+    let flags = || {
+        vec![
+            Given::flag("--data-dir", "data_dir", "/flag"),
+            Given::flag("--database", "database", DATABASE),
+        ]
+    };
+    for (text, variables, flags, names) in [
+        (
+            "",
+            variables(&both),
+            Vec::new(),
+            ["`TAPEDECK_DATA_DIR`", "`TAPEDECK_DATABASE`"],
+        ),
+        (
+            in_file.as_str(),
+            Vec::new(),
+            Vec::new(),
+            ["`data_dir`", "`database`"],
+        ),
+        (
+            in_file.as_str(),
+            variables(&both),
+            flags(),
+            ["`--data-dir`", "`--database`"],
+        ),
+    ] {
+        let error = Config::layered(Some(file(text).path()), &variables, flags).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+        let exit = crate::exit::Exit::of_error(&error);
+        assert_eq!(exit, crate::exit::Exit::Usage);
+    }
+}
+
+#[test]
+fn the_password_of_a_database_is_not_shown() {
+    let named = variables(&[("TAPEDECK_DATABASE", DATABASE)]);
+    let config = Config::layered(Some(file("").path()), &named, Vec::new()).unwrap();
+    let shown = serde_json::to_string(&config.shown()).unwrap();
+    assert!(shown.contains("postgres://u:…@h/d"), "{shown}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(!format!("{:?}", *config).contains("s3cret"));
+}
+
 #[test]
 fn a_token_file_must_hold_a_token() {
     let token = file("  secret\n");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tapedeck_client::Client;
 use tapedeck_control_plane::ids::{IdSource as _, TimeOrdered};
-use tapedeck_control_plane::{ControlPlane, Lifecycle, Options, StoreError};
+use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options, StoreError};
 use tapedeck_domain::SessionId;
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::session::DEFAULT_NAMESPACE;
@@ -53,7 +53,7 @@ impl Embedded {
             lifecycle: lifecycle.clone(),
             ring_events: RING.0,
             ring_bytes: RING.1,
-            shared_store: true,
+            hints: Hints::Sent,
         });
         control.start().await?;
         Ok(Self {

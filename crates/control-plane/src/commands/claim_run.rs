@@ -5,9 +5,11 @@ use serde_json::Value;
 use tapedeck_domain::claim::{self, ClaimRequest, ClaimToken};
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Contact;
+use tapedeck_domain::limits::RESUME_SNAPSHOT_BYTES;
 use tapedeck_domain::resume::follow_up;
 use tapedeck_domain::run::{LiveRun, Run};
 use tapedeck_domain::session::Session;
+use tapedeck_domain::snapshot::answered;
 use tapedeck_domain::{Rejection, RunId, SessionId, Timestamp};
 use tapedeck_store::rows::{Candidate, ClaimFilter, LockedSession};
 use tapedeck_store::{Failure, Lane};
@@ -15,6 +17,7 @@ use tapedeck_store::{Failure, Lane};
 use crate::commands::resume::resume_material;
 use crate::context::Context;
 use crate::execute::Command;
+use crate::projection;
 
 /// Candidates looked at in one transaction.
 const CANDIDATES: u32 = 16;
@@ -47,6 +50,8 @@ pub struct ClaimedRun {
     pub lease_ttl_ms: i64,
     /// The structured context of a resume.
     pub resume_context: Option<Value>,
+    /// Whether that context is still to be composed: the tape has not caught up.
+    pub(crate) context_is_behind: bool,
 }
 
 #[async_trait]
@@ -96,7 +101,10 @@ impl ClaimRun {
         context: &mut Context<'_>,
         candidate: Candidate,
     ) -> Result<ClaimedRun, Failure> {
-        let locked = context.own_run(candidate.run_id).await?;
+        // Another instance may be at this candidate; the next one is as good (rules R2).
+        let Some(locked) = context.own_run_if_free(candidate.run_id).await? else {
+            return Err(Rejection::NoRunAvailable.into());
+        };
         let Some(live) = locked.live else {
             return Err(Rejection::NoRunAvailable.into());
         };
@@ -161,12 +169,7 @@ async fn answer(
     token: ClaimToken,
 ) -> Result<ClaimedRun, Failure> {
     let run = context.tx.run(live.key).await?;
-    let resume_context = match context.tx.resume_context(live.key).await? {
-        Some(resumed) => Some(resumed),
-        None => resume_material(context, &session)
-            .await?
-            .and_then(|past| follow_up(&past, &run)),
-    };
+    let composed = compose(context, &session, &run).await?;
     let expires_at = live
         .state
         .claim()
@@ -178,6 +181,58 @@ async fn answer(
         attempt: live.attempts.attempt,
         lease_expires_at: context.now.wall_of(expires_at),
         lease_ttl_ms: expires_at.since(context.now.lease),
-        resume_context,
+        context_is_behind: composed == Composed::Behind,
+        resume_context: match composed {
+            Composed::Ready(context) => context,
+            Composed::Behind => None,
+        },
     })
+}
+
+/// The context of a claimed run.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Composed {
+    /// As it is; `None` where the session has no past.
+    Ready(Option<Value>),
+    /// The tape has to catch up first, outside this transaction (rules R19).
+    Behind,
+}
+
+/// Composes what a claimed run's executor gets of the session's past: the context that a resume
+/// stored, or a follow-up's, with the messages of the snapshot that it names.
+pub(crate) async fn compose(
+    context: &mut Context<'_>,
+    session: &LockedSession,
+    run: &Run,
+) -> Result<Composed, Failure> {
+    let stored = context.tx.resume_context(run.key).await?;
+    let resumed = match stored {
+        Some(stored) => Some(stored),
+        None => {
+            let Some(_) = resume_material(context, session).await? else {
+                return Ok(Composed::Ready(None));
+            };
+            if !projection::step(context, &session.head).await? {
+                return Ok(Composed::Behind);
+            }
+            let past = resume_material(context, session).await?;
+            past.and_then(|past| follow_up(&session.session, &past, run))
+        }
+    };
+    let Some(mut resumed) = resumed else {
+        return Ok(Composed::Ready(None));
+    };
+    let named = resumed["message_snapshot"]["run_id"].as_str().and_then(|id| id.parse().ok());
+    if let Some(named) = named
+        && let Some(previous) = context.tx.latest_settled_run(session.head.session_key).await?
+        && previous.run_id == named
+    {
+        let facts = context.tx.snapshot_facts(previous.key).await?;
+        if facts.is_some_and(|facts| facts.bytes <= RESUME_SNAPSHOT_BYTES)
+            && let Some(snapshot) = context.tx.snapshot(previous.key).await?
+        {
+            resumed["message_snapshot"]["messages"] = Value::Array(answered(&snapshot.messages));
+        }
+    }
+    Ok(Composed::Ready(Some(resumed)))
 }

@@ -1,7 +1,7 @@
 //! Moves a session's tape one bounded step along its log (rules R19).
 
 use async_trait::async_trait;
-use tapedeck_domain::SessionId;
+use tapedeck_domain::{RunId, SessionId};
 use tapedeck_store::{Failure, Lane};
 
 use crate::context::Context;
@@ -11,10 +11,17 @@ use crate::projection;
 /// One step; gives whether the tape has caught up.
 #[derive(Debug, Clone)]
 pub struct ProjectTape {
-    /// The namespace.
-    pub namespace: String,
-    /// The session.
-    pub session_id: SessionId,
+    /// Whose.
+    pub target: TapeOf,
+}
+
+/// Whose tape.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TapeOf {
+    /// A session's.
+    Session(String, SessionId),
+    /// The one that a run's entries go to.
+    Run(RunId),
 }
 
 #[async_trait]
@@ -23,15 +30,21 @@ impl Command for ProjectTape {
     const LANE: Lane = Lane::Background;
 
     fn session(&self) -> Option<SessionId> {
-        Some(self.session_id)
+        match self.target {
+            TapeOf::Session(_, session_id) => Some(session_id),
+            TapeOf::Run(_) => None,
+        }
     }
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<bool, Failure> {
-        let locked = context
-            .own_session(&self.namespace, self.session_id)
-            .await?;
-        let caught_up = projection::step(context, &locked.head).await?;
-        context.tx.save_head(&locked.head).await?;
+        let head = match &self.target {
+            TapeOf::Session(namespace, session_id) => {
+                context.own_session(namespace, *session_id).await?.head
+            }
+            TapeOf::Run(run_id) => context.own_run(*run_id).await?.head,
+        };
+        let caught_up = projection::step(context, &head).await?;
+        context.tx.save_head(&head).await?;
         Ok(caught_up)
     }
 }

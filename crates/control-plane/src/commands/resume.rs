@@ -58,11 +58,13 @@ impl Command for ResumeSession {
             .own_session(&self.namespace, self.session_id)
             .await?;
         let key = locked.head.session_key;
+        // A few events may have come since the tape was caught up.
+        projection::step_to_head(context, &locked.head).await?;
         let material = resume_material(context, &locked).await?.unwrap_or_default();
         let admitted_seq = locked.head.head_seq + 1;
         let resumed = resume(
             &mut locked.session,
-            material,
+            &material,
             self.resume.clone(),
             admitted_seq,
             context.now,
@@ -89,25 +91,31 @@ impl Command for ResumeSession {
     }
 }
 
-/// What a locked session's past offers to its next run; `None` where no run has settled.
+/// What a locked session's past offers to its next run, from a tape that has caught up; `None` where
+/// it has none, neither its own nor as a fork.
 pub(crate) async fn resume_material(
     context: &mut Context<'_>,
     locked: &LockedSession,
 ) -> Result<Option<ResumeMaterial>, Failure> {
     let key = locked.head.session_key;
-    if locked.session.summary.resume_from_event_id.is_none() {
+    let previous = match &locked.session.summary.resume_from_event_id {
+        Some(_) => context.tx.latest_settled_run(key).await?,
+        None => None,
+    };
+    if previous.is_none() && locked.session.forked_from.is_none() {
         return Ok(None);
     }
-    let Some(previous) = context.tx.latest_settled_run(key).await? else {
-        return Ok(None);
-    };
-    // A few events may have come since the tape was caught up.
-    projection::step(context, &locked.head).await?;
+    let (mut agent_state, mut snapshot) = (None, None);
+    if let Some(previous) = &previous {
+        agent_state = context.tx.agent_state(previous.key).await?;
+        snapshot = context.tx.snapshot_facts(previous.key).await?;
+    }
     let tail_length = u32::try_from(RESUME_TAIL_ENTRIES).unwrap_or(u32::MAX);
     Ok(Some(ResumeMaterial {
-        agent_state: context.tx.agent_state(previous.key).await?,
-        previous: Some(previous),
+        agent_state,
+        snapshot,
+        previous,
         tail: context.tx.tape_tail(key, tail_length).await?,
-        tape_entry_count: context.tx.tape_state(key).await?.position,
+        tape_entry_count: context.tx.tape_state(key).await?.entries,
     }))
 }

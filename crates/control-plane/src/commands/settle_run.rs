@@ -6,12 +6,14 @@ use serde_json::Value;
 use tapedeck_domain::claim::Proof;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::settle::{RunEnd, check_complete, repeated};
-use tapedeck_domain::{Rejection, SessionId};
+use tapedeck_domain::tape::upload::EntryBatch;
+use tapedeck_domain::{Rejection, SessionId, TapeId};
 use tapedeck_store::{Failure, Lane};
 
 use crate::commands::heartbeat::ClaimProof;
 use crate::context::Context;
 use crate::execute::Command;
+use crate::projection::{self, Written};
 use crate::settling;
 
 /// Completes a run.
@@ -25,6 +27,10 @@ pub struct SettleRun {
     pub event_count: Option<u64>,
     /// The agent's own state for a later resume.
     pub agent_state: Option<Value>,
+    /// The tape that the executor means.
+    pub tape_id: Option<TapeId>,
+    /// Its own tape entries instead of the projected ones.
+    pub tape: Option<EntryBatch>,
 }
 
 #[async_trait]
@@ -60,6 +66,15 @@ impl Command for SettleRun {
         check_complete(&live, self.event_count)?;
         let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
         locked.head = head;
+        if self.tape_id.is_some_and(|tape_id| tape_id != locked.session.tape_id) {
+            return Err(Rejection::invalid("tape_id", "is not the session's tape").into());
+        }
+        if let Some(batch) = &self.tape
+            && let Written::Now(slots) =
+                projection::plan_entries(context, &locked.head, batch.clone()).await?
+        {
+            projection::write_entries(context, &locked.head, live.run_id, slots).await?;
+        }
         settling::settle(
             context,
             &mut locked,

@@ -1,10 +1,12 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::checkpoint::ForkOrigin;
 use crate::fixture::{RUN, SESSION, after, at, run_id, session, settled};
+use crate::id::CheckpointId;
 use crate::run::{Attempts, RunState};
 use crate::session::SessionSummary;
-use crate::tape::EntryKind;
+use crate::tape::{EntryKind, EntrySource};
 
 fn anchor_id() -> TapeEntryId {
     TapeEntryId::new(Uuid::from_u128(77))
@@ -32,6 +34,9 @@ fn entry(position: u64, kind: EntryKind, payload: Value) -> TapeEntry {
         run_id: Some(RUN),
         first_seq: position,
         created_at: after(0).wall,
+        source: EntrySource::Projection,
+        meta: None,
+        superseded_by_checkpoint_id: None,
     }
 }
 
@@ -48,12 +53,13 @@ fn material(tail: Vec<TapeEntry>) -> ResumeMaterial {
         tail,
         tape_entry_count,
         agent_state: None,
+        snapshot: None,
     }
 }
 
 fn resumed(material: ResumeMaterial, text: Option<&str>) -> Resumed {
     let mut session = interrupted();
-    resume(&mut session, material, request(text), 9, after(5)).unwrap()
+    resume(&mut session, &material, request(text), 9, after(5)).unwrap()
 }
 
 fn interrupted() -> Session {
@@ -81,7 +87,7 @@ fn a_resume_needs_an_open_session_at_rest_with_a_settled_run() {
     };
     let refuse = |mut session: Session, material: ResumeMaterial| {
         let before = session.clone();
-        let refused = resume(&mut session, material, request(None), 9, after(5)).unwrap_err();
+        let refused = resume(&mut session, &material, request(None), 9, after(5)).unwrap_err();
         assert_eq!(session, before);
         refused
     };
@@ -104,13 +110,7 @@ fn a_resume_is_a_new_run_linked_to_the_previous_one() {
     let mut session = interrupted();
     let material = material(vec![said(1, "half done")]);
     let previous = material.previous.clone();
-    let resumed = resume(
-        &mut session,
-        material.clone(),
-        request(Some("Go on")),
-        9,
-        after(5),
-    );
+    let resumed = resume(&mut session, &material, request(Some("Go on")), 9, after(5));
     let resumed = resumed.unwrap();
     assert_eq!(material.previous, previous);
     assert_eq!(
@@ -174,7 +174,20 @@ fn metadata_names_what_was_used_and_wins_over_the_clients_notes() {
     request
         .metadata
         .insert("resume_reason".to_owned(), json!("forged"));
-    let resumed = resume(&mut session, material(tail), request, 9, after(5)).unwrap();
+    let checkpoint_id = CheckpointId::new(Uuid::from_u128(55));
+    session.summary.checkpoint_count = 3;
+    session.summary.latest_checkpoint_id = Some(checkpoint_id);
+    session.summary.latest_checkpoint_label = Some("before the move".to_owned());
+    let mut material = material(tail);
+    material.snapshot = Some(SnapshotFacts {
+        run_id: RUN,
+        message_count: 12,
+        bytes: 400,
+    });
+    let resumed = resume(&mut session, &material, request, 9, after(5)).unwrap();
+    let context = resumed.run.resume_context.as_ref().unwrap();
+    assert_eq!(context["message_snapshot"]["message_count"], 12);
+    assert_eq!(context["checkpoint"]["label"], "before the move");
     let expected = json!({
         "ticket": 42,
         "previous_run_id": RUN,
@@ -182,7 +195,12 @@ fn metadata_names_what_was_used_and_wins_over_the_clients_notes() {
         "resume_from_event_id": "srv:8",
         "resume_reason": "user_resume",
         "resume_context_injected": true,
-        "resume_context_strategy": "tape_tail",
+        "resume_context_strategy": "checkpoint+tape_tail+message_snapshot",
+        "checkpoint_count": 3,
+        "latest_checkpoint_id": checkpoint_id,
+        "latest_checkpoint_label": "before the move",
+        "latest_message_snapshot_id": format!("{RUN}:latest"),
+        "latest_message_snapshot_message_count": 12,
         "tape_entry_count": 102,
         "resume_tape_tail_entry_count": 2,
         "resume_plan_note_included": true,
@@ -193,11 +211,61 @@ fn metadata_names_what_was_used_and_wins_over_the_clients_notes() {
 }
 
 #[test]
+fn a_state_from_before_a_restore_is_said_to_have_diverged() {
+    let mut previous = settled(RunStatus::Completed);
+    previous.settled_seq = Some(8);
+    for (restored_seq, diverged) in [(None, false), (Some(7), false), (Some(12), true)] {
+        let mut session = interrupted();
+        session.restored_seq = restored_seq;
+        let mut material = material(Vec::new());
+        material.previous = Some(previous.clone());
+        material.agent_state = Some(json!({"session": "s1"}));
+        let resumed = resume(&mut session, &material, request(None), 9, after(5)).unwrap();
+        let context = resumed.run.resume_context.unwrap();
+        assert_eq!(context["agent_state"]["session"], "s1");
+        assert_eq!(
+            context["agent_state_diverged"], diverged,
+            "{restored_seq:?}"
+        );
+    }
+}
+
+#[test]
+fn the_first_prompt_of_a_fork_gets_the_record_it_was_copied_with() {
+    let mut forked = session();
+    let material = ResumeMaterial {
+        tail: vec![said(1, "what the source said")],
+        tape_entry_count: 1,
+        ..ResumeMaterial::default()
+    };
+    let run = settled(RunStatus::Requested);
+    assert_eq!(
+        follow_up(&forked, &material, &run),
+        None,
+        "no fork, no past"
+    );
+    forked.forked_from = Some(ForkOrigin {
+        session_id: SESSION,
+        checkpoint_id: None,
+        session_seq: 4,
+    });
+    // Entries of the new run itself are left out; these are the source's.
+    let mut run = run;
+    run.run_id = run_id(2);
+    let context = follow_up(&forked, &material, &run).unwrap();
+    let prompt = context["composed_prompt"].as_str().unwrap();
+    assert!(prompt.contains("what the source said"), "{prompt}");
+    assert_eq!(context["previous_run_id"], Value::Null);
+    assert_eq!(context["agent_state"], Value::Null);
+    assert_eq!(context["forked_from_session_id"], json!(SESSION));
+}
+
+#[test]
 fn a_key_without_a_value_is_absent() {
     let mut session = session();
     let resumed = resume(
         &mut session,
-        material(Vec::new()),
+        &material(Vec::new()),
         request(None),
         9,
         after(5),

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::event::{EventRecord, uploaded};
 use crate::fixture::{RUN, cases, event, run_id};
 
 /// Numbers the events of one log.
@@ -320,6 +321,51 @@ fn text_of(entries: &[NewEntry], kind: EntryKind) -> String {
     texts
         .map(|entry| entry.payload["text"].as_str().unwrap())
         .collect()
+}
+
+#[test]
+fn a_run_whose_executor_sends_its_own_entries_is_not_projected_beyond_prompt_and_end() {
+    let events = log(&[
+        requested(),
+        (RUN, "StreamDelta", json!({"content": "Hel"})),
+        (
+            RUN,
+            "ToolCallBegin",
+            json!({"call_id": "c1", "tool_name": "read"}),
+        ),
+        (RUN, "StreamDelta", json!({"content": "lo"})),
+        (
+            RUN,
+            "TurnEnd",
+            json!({"run_status": "completed", "error": null}),
+        ),
+        (run_id(2), "StreamDelta", json!({"content": "Next"})),
+        (
+            run_id(2),
+            "TurnEnd",
+            json!({"run_status": "completed", "error": null}),
+        ),
+    ]);
+    let mut state = TapeState::default();
+    let mut entries = project(&mut state, &events[..3]);
+    state.leave_to_executor(RUN);
+    entries.extend(project(&mut state, &events[3..]));
+    let kinds: Vec<_> = entries
+        .iter()
+        .map(|entry| (entry.run_id, entry.kind))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (Some(RUN), EntryKind::UserMessage),
+            // What the first step had projected is replaced in the store.
+            (Some(RUN), EntryKind::AssistantMessage),
+            (Some(RUN), EntryKind::RunEnd),
+            (Some(run_id(2)), EntryKind::AssistantMessage),
+            (Some(run_id(2)), EntryKind::RunEnd),
+        ]
+    );
+    assert!(state.own_tape.is_empty(), "a settled run is forgotten");
 }
 
 proptest! {

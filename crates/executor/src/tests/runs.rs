@@ -1,15 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tapedeck_protocol::ErrorCode;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::{LEASE, kinds, start, start_with, until_stopped};
-use crate::backend::{AgentEvent, Answer, OutcomeStatus, Question, Scope};
+use super::{LEASE, kinds, start, start_idle, start_with, until_stopped};
+use crate::backend::{AgentEvent, Answer, Outcome, OutcomeStatus, Question, Scope};
 use crate::config::{Backends, Options};
-use crate::testing::{FakeServer, Fault, ScriptedAgent, outcome, piece};
+use crate::testing::{FakeServer, Fault, ScriptedAgent, claim, outcome, piece};
 
 fn question() -> Question {
     Question {
@@ -54,6 +54,37 @@ async fn a_run_is_acknowledged_first_and_completed_after_its_events() {
     let ids: Vec<_> = events.iter().map(|(id, _)| id.as_str()).collect();
     assert_eq!(ids, ["1-1", "1-2", "1-3", "1-4"]);
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_diverged_state_is_neither_used_nor_handed_on() {
+    let state = json!({"session_id": "old"});
+    for (diverged, kept) in [(false, state.clone()), (true, Value::Null)] {
+        let server = FakeServer::new(LEASE);
+        let given = state.clone();
+        let agent = ScriptedAgent::new(move |turn, _| {
+            let given = given.clone();
+            async move {
+                assert_eq!(turn.agent_state, (!diverged).then_some(given));
+                assert_eq!(turn.prompt_with_context, "note, then go on");
+                Outcome {
+                    agent_state: turn.agent_state,
+                    ..outcome(OutcomeStatus::Failed)
+                }
+            }
+        });
+        let mut claim = claim(1);
+        claim.prompt = "note, then go on".to_owned();
+        claim.resume_context = Some(json!({
+            "raw_prompt": "go on", "agent_state": state, "agent_state_diverged": diverged,
+        }));
+        server.offer(claim);
+        let running = start_idle(&server, agent, |_| {});
+        let end = server.wait_for_end().await;
+        assert_eq!(end["status"], "failed");
+        assert_eq!(end["agent_state"], kept, "diverged: {diverged}");
+        running.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -325,7 +356,7 @@ async fn a_workspace_that_is_refused_fails_the_run_with_the_reason() {
     claim.workspace = serde_json::from_value(workspace).unwrap();
     server.offer(claim);
     let agent = ScriptedAgent::new(|_, _| async { panic!("must not start") });
-    let running = super::start_idle(&server, agent, |_| {});
+    let running = start_idle(&server, agent, |_| {});
     let end = server.wait_for_end().await;
     assert_eq!(end["status"], "failed");
     assert_eq!(end["event_count"], 0);

@@ -10,6 +10,7 @@ fn record(payload: &str) -> EventRecord {
         run_id: None,
         kind: "StreamDelta".to_owned(),
         payload: JsonText::from_stored(payload),
+        folded_from: None,
         attempt: Some(2),
         executor_id: Some("x".to_owned()),
         trace_id: None,
@@ -127,6 +128,7 @@ fn selections_are_checked() {
             limit: Some(limit.to_owned()),
             kinds: Some(kinds.to_owned()),
             run_id: Some(run_id.to_owned()),
+            format: None,
         }
         .check(None)
     };

@@ -3,13 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tapedeck_domain::TapeId;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::settle::Ending;
+use tapedeck_domain::tape::upload::EntryBatch;
+use tapedeck_domain::{RunId, TapeId};
 use utoipa::ToSchema;
 
 use super::lease::{Presented, PresentedFields};
+use super::tape::{TapeEntryUpload, check_entries};
 use crate::check::Faults;
 use crate::schema;
 
@@ -41,9 +43,8 @@ pub struct CompleteRequest {
     /// The tape that `tape_entries` belong to.
     #[schema(value_type = Option<Uuid>)]
     pub tape_id: Option<TapeId>,
-    /// The executor's own tape entries instead of the projected ones.
-    #[schema(value_type = Option<Vec<Value>>)]
-    pub tape_entries: Option<Vec<Value>>,
+    /// The executor's own tape entries instead of the projected ones, at most 1000.
+    pub tape_entries: Option<Vec<TapeEntryUpload>>,
     /// The agent's own state, for a resume.
     #[schema(value_type = Option<Value>)]
     pub agent_state: Option<Value>,
@@ -64,8 +65,8 @@ pub struct CheckedComplete {
     pub event_count: Option<u64>,
     /// The tape that `tape_entries` belong to.
     pub tape_id: Option<TapeId>,
-    /// The executor's own tape entries.
-    pub tape_entries: Option<Vec<Value>>,
+    /// The executor's own tape entries, where it sent any.
+    pub tape: Option<EntryBatch>,
     /// The agent's own state.
     pub agent_state: Option<Value>,
     /// Tells the same report from another one.
@@ -73,8 +74,8 @@ pub struct CheckedComplete {
 }
 
 impl CompleteRequest {
-    /// Checks every field.
-    pub fn check(self) -> Result<CheckedComplete, Vec<FieldError>> {
+    /// Checks every field of a run's end.
+    pub fn check(self, run_id: RunId) -> Result<CheckedComplete, Vec<FieldError>> {
         let mut faults = Faults::default();
         let fields = PresentedFields {
             executor_id: self.executor_id,
@@ -93,9 +94,6 @@ impl CompleteRequest {
                 faults.json(path, value);
             }
         }
-        for (index, entry) in self.tape_entries.iter().flatten().enumerate() {
-            faults.json(&format!("tape_entries[{index}]"), entry);
-        }
         let ending = self.status.unwrap_or(Ending::Failed);
         let reported = json!({
             "status": ending,
@@ -106,6 +104,10 @@ impl CompleteRequest {
             "tape_entries": self.tape_entries,
             "agent_state": self.agent_state,
         });
+        let tape = match self.tape_entries {
+            Some(entries) if !entries.is_empty() => check_entries(&mut faults, run_id, entries),
+            Some(_) | None => None,
+        };
         faults.finish(CheckedComplete {
             claim,
             ending,
@@ -113,7 +115,7 @@ impl CompleteRequest {
             error: self.error,
             event_count: self.event_count,
             tape_id: self.tape_id,
-            tape_entries: self.tape_entries,
+            tape,
             agent_state: self.agent_state,
             digest: Digest::of_json("complete", &reported),
         })

@@ -1,11 +1,12 @@
-//! The executor protocol on the wire (design §6, §8): claim, heartbeat, upload, ask, release and
-//! complete. The older name `worker_id` is read here; answers get it from the server's alias routes.
+//! The executor protocol on the wire (design §6, §8): claim, heartbeat, upload, ask, snapshot, tape,
+//! release and complete. The older name `worker_id` is read here; answers get it from the server's alias routes.
 
 mod ask;
 mod claim;
 mod complete;
 mod lease;
 mod list;
+mod tape;
 mod upload;
 
 pub use ask::{ApprovalRequest, ApprovalResponse, CheckedApproval};
@@ -13,4 +14,7 @@ pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
 pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};
 pub use list::{ExecutorList, ExecutorResponse};
+pub use tape::{
+    CheckedSnapshot, SavedSnapshot, SnapshotRequest, TapeEntryUpload, TapeRequest, TapeResponse,
+};
 pub use upload::{UploadEvent, UploadRequest, UploadResponse, UploadedEventResponse};

@@ -100,6 +100,10 @@ pub struct UploadedEventResponse {
     /// The payload.
     #[schema(value_type = Object)]
     pub payload: JsonText,
+    /// The first of the numbers that a folded event stands for.
+    #[serde(default)]
+    #[schema(required)]
+    pub folded_from: Option<u64>,
     /// The attempt it came from.
     #[schema(required)]
     pub attempt: Option<u32>,
@@ -127,6 +131,7 @@ impl From<&EventRecord> for UploadedEventResponse {
             run_id: record.run_id,
             kind: record.kind.clone(),
             payload: record.payload.clone(),
+            folded_from: record.folded_from,
             attempt: record.attempt,
             executor_id: record.executor_id.clone(),
             trace_id: record.trace_id.clone(),
@@ -147,6 +152,7 @@ impl UploadedEventResponse {
             run_id: Some(run_id),
             kind: event.kind.clone(),
             payload: event.payload.clone(),
+            folded_from: None,
             attempt: None,
             executor_id: None,
             trace_id: None,

@@ -9,4 +9,4 @@ pub use request::{
     Change, CreateSessionRequest, DeleteSessionQuery, SettingsChange, UpdateSessionRequest,
 };
 pub(crate) use response::AgentSettings;
-pub use response::{OwnerResponse, SessionList, SessionResponse};
+pub use response::{ForkedFrom, OwnerResponse, SessionList, SessionResponse};

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tapedeck_domain::checkpoint::ForkOrigin;
 use tapedeck_domain::owner::SessionHead;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{ApprovalPolicy, Session, SessionStatus, TurnStatus};
@@ -22,6 +23,29 @@ pub struct OwnerResponse {
     /// When its lease ends; null once released.
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub expires_at: Option<Timestamp>,
+}
+
+/// Where a fork comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedFrom {
+    /// The session.
+    #[schema(value_type = Uuid)]
+    pub session_id: SessionId,
+    /// The checkpoint, where one was named.
+    #[schema(value_type = Option<Uuid>, required)]
+    pub checkpoint_id: Option<CheckpointId>,
+    /// The last event whose settled conversation the fork began with.
+    pub session_seq: u64,
+}
+
+impl From<ForkOrigin> for ForkedFrom {
+    fn from(origin: ForkOrigin) -> Self {
+        Self {
+            session_id: origin.session_id,
+            checkpoint_id: origin.checkpoint_id,
+            session_seq: origin.session_seq,
+        }
+    }
 }
 
 /// A session with its summary.
@@ -91,8 +115,8 @@ pub struct SessionResponse {
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub closed_at: Option<Timestamp>,
     /// What it was forked from.
-    #[schema(value_type = Option<Object>, required)]
-    pub forked_from: Option<Value>,
+    #[schema(required)]
+    pub forked_from: Option<ForkedFrom>,
     /// Whether a resume would be accepted now.
     pub resumable: bool,
     /// The active run.
@@ -159,7 +183,7 @@ impl SessionResponse {
             updated_at: session.updated_at,
             last_activity_at: session.last_activity_at.max(head.last_activity_at),
             closed_at: session.closed_at,
-            forked_from: None,
+            forked_from: session.forked_from.map(ForkedFrom::from),
             resumable: summary.resumable(),
             active_run_id: summary.active_run_id,
             last_run_id: summary.last_run_id,

@@ -1,10 +1,16 @@
-//! Events: a stream that follows the log, or a page of it as JSON.
+//! Events: a stream that follows the log, or a page of it as JSON; as they are stored, or as people
+//! see them.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use tapedeck_control_plane::{EventFilter, FollowRequest, Start};
+use tapedeck_domain::display::DisplayEvent;
+use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::limits;
 use tapedeck_domain::{RunId, SessionId};
+use tapedeck_protocol::display::{
+    DisplayEventPage, DisplayEventRecord, EventFormat, EventsResponse,
+};
 use tapedeck_protocol::event::{After, EventPage, EventResponse, EventSelection, EventsQuery};
 
 use crate::accept::Representation;
@@ -22,7 +28,7 @@ use crate::sse;
     responses(
         (status = 200, content(
             (String = "text/event-stream"),
-            (EventPage = "application/json")
+            (EventsResponse = "application/json")
         ))
     )
 )]
@@ -45,7 +51,7 @@ pub(super) async fn of_session(
     responses(
         (status = 200, content(
             (String = "text/event-stream"),
-            (EventPage = "application/json")
+            (EventsResponse = "application/json")
         ))
     )
 )]
@@ -54,7 +60,41 @@ pub(super) async fn of_run(
     Id(run_id): Id<RunId>,
     Query(query): Query<EventsQuery>,
 ) -> Result<Response, Fault> {
-    let mut selection = query.check(call.last_event_id()?)?;
+    let selection = query.check(call.last_event_id()?)?;
+    answer_of_run(&call, run_id, selection).await
+}
+
+/// The same as `/runs/{run_id}/events?format=display`.
+#[utoipa::path(
+    get, path = "/runs/{run_id}/display-events", tag = "events",
+    params(
+        ("run_id" = Uuid, Path), EventsQuery,
+        ("Last-Event-ID" = Option<u64>, Header, description = "Wins over `after`.")
+    ),
+    responses(
+        (status = 200, content(
+            (String = "text/event-stream"),
+            (DisplayEventPage = "application/json")
+        ))
+    )
+)]
+pub(super) async fn displayed_of_run(
+    call: Call,
+    Id(run_id): Id<RunId>,
+    Query(mut query): Query<EventsQuery>,
+) -> Result<Response, Fault> {
+    if query.format.get_or_insert_with(|| "display".to_owned()) != "display" {
+        return Err(Fault::malformed("format", "is `display` here"));
+    }
+    let selection = query.check(call.last_event_id()?)?;
+    answer_of_run(&call, run_id, selection).await
+}
+
+async fn answer_of_run(
+    call: &Call,
+    run_id: RunId,
+    mut selection: EventSelection,
+) -> Result<Response, Fault> {
     if selection.run_id.is_some_and(|other| other != run_id) {
         return Err(Fault::malformed(
             "run_id",
@@ -63,7 +103,7 @@ pub(super) async fn of_run(
     }
     selection.run_id = Some(run_id);
     let run = call.control().run(call.namespace(), run_id).await?;
-    answer(&call, run.session_id, selection).await
+    answer(call, run.session_id, selection).await
 }
 
 async fn answer(
@@ -75,6 +115,7 @@ async fn answer(
         let page = page(call, session_id, selection).await?;
         return Ok(Json(page).into_response());
     }
+    let format = selection.format;
     let follower = call.control().follow(FollowRequest {
         namespace: call.namespace().to_owned(),
         session_id,
@@ -85,14 +126,14 @@ async fn answer(
         run_id: selection.run_id,
         kinds: selection.kinds,
     });
-    Ok(sse::response(call.control(), follower.await?, None))
+    Ok(sse::followed(call.control(), follower.await?, format))
 }
 
 async fn page(
     call: &Call,
     session_id: SessionId,
     selection: EventSelection,
-) -> Result<EventPage, Fault> {
+) -> Result<EventsResponse, Fault> {
     let control = call.control();
     let after = match selection.after {
         After::Seq(seq) => seq,
@@ -110,9 +151,27 @@ async fn page(
         kinds: selection.kinds,
     };
     let page = control.events(call.namespace(), filter).await?;
-    Ok(EventPage {
-        events: page.events.iter().map(EventResponse::from).collect(),
-        next_cursor: page.next_cursor,
-        head_seq: page.head_seq,
+    Ok(match selection.format {
+        EventFormat::Raw => EventsResponse::Raw(EventPage {
+            events: page.events.iter().map(EventResponse::from).collect(),
+            next_cursor: page.next_cursor,
+            head_seq: page.head_seq,
+        }),
+        // Only kinds with a display form were read, so an empty page means that nothing up to the
+        // head has one: the cursor goes past all that was left out.
+        EventFormat::Display => EventsResponse::Display(DisplayEventPage {
+            next_cursor: if page.events.is_empty() {
+                page.head_seq
+            } else {
+                page.next_cursor
+            },
+            events: shown(&page.events).collect(),
+            head_seq: page.head_seq,
+        }),
     })
+}
+
+fn shown(events: &[EventRecord]) -> impl Iterator<Item = DisplayEventRecord> {
+    let shown = events.iter().filter_map(DisplayEvent::of);
+    shown.map(DisplayEventRecord::from)
 }

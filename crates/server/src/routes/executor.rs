@@ -1,4 +1,4 @@
-//! The executor protocol: claim, heartbeat, upload, ask, release, complete. A broken request from an
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete. A broken request from an
 //! executor that has lost its claim is told of the loss first (api.md, Errors).
 
 use std::time::Duration;
@@ -7,10 +7,12 @@ use axum::Json;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
 use tapedeck_control_plane::commands::append_events::AppendEvents;
+use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::ask::Ask;
 use tapedeck_control_plane::commands::claim_run::ClaimRun;
 use tapedeck_control_plane::commands::heartbeat::{ClaimProof, Heartbeat};
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
+use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_domain::claim::ClaimRequest;
 use tapedeck_domain::interaction::InteractionStatus;
@@ -19,10 +21,11 @@ use tapedeck_domain::settle::RunEnd;
 use tapedeck_domain::{InteractionId, RunId};
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest, Grant,
-    HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest, UploadRequest, UploadResponse,
-    UploadedEventResponse,
+    HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest, SavedSnapshot, SnapshotRequest,
+    TapeRequest, TapeResponse, UploadRequest, UploadResponse, UploadedEventResponse,
 };
 use tapedeck_protocol::run::RunResponse;
+use tapedeck_protocol::tape::TapeEntryResponse;
 
 use super::Answer;
 use crate::body::Body;
@@ -172,6 +175,45 @@ pub(super) async fn release(call: Call, Id(id): Id<RunId>, body: Body) -> Answer
     Ok(Json(RunResponse::from(&run)))
 }
 
+/// Records the provider's messages as they stand; they replace those reported before.
+#[utoipa::path(
+    post, path = "/executor/runs/{run_id}/snapshot", tag = "executor",
+    params(("run_id" = Uuid, Path)), request_body = SnapshotRequest,
+    responses((status = 200, body = SavedSnapshot))
+)]
+pub(super) async fn snapshot(call: Call, Id(id): Id<RunId>, body: Body) -> Answer<SavedSnapshot> {
+    let checked = checked(&call, id, &body, SnapshotRequest::check).await?;
+    let snapshot = SaveSnapshot {
+        proof: proof(id, checked.claim),
+        messages: checked.messages,
+        metadata: checked.metadata,
+        weight: body.len(),
+    };
+    let facts = call.control().save_snapshot(snapshot).await?;
+    Ok(Json(SavedSnapshot::from(&facts)))
+}
+
+/// Appends tape entries of the executor's own, instead of those made from the run's events; the
+/// same entries again get the same places.
+#[utoipa::path(
+    post, path = "/executor/runs/{run_id}/tape", tag = "executor",
+    params(("run_id" = Uuid, Path)), request_body = TapeRequest,
+    responses((status = 200, body = TapeResponse))
+)]
+pub(super) async fn append_tape(call: Call, Id(id): Id<RunId>, body: Body) -> Answer<TapeResponse> {
+    let check = |request: TapeRequest| request.check(id);
+    let (claim, batch) = checked(&call, id, &body, check).await?;
+    let append = AppendTape {
+        proof: proof(id, claim),
+        batch,
+        weight: body.len(),
+    };
+    let entries = call.control().append_tape(append).await?;
+    Ok(Json(TapeResponse {
+        tape_entries: entries.iter().map(TapeEntryResponse::from).collect(),
+    }))
+}
+
 /// Settles a run; the same report again gets the same answer.
 #[utoipa::path(
     post, path = "/executor/runs/{run_id}/complete", tag = "executor",
@@ -179,17 +221,8 @@ pub(super) async fn release(call: Call, Id(id): Id<RunId>, body: Body) -> Answer
     responses((status = 200, body = RunResponse))
 )]
 pub(super) async fn complete(call: Call, Id(id): Id<RunId>, body: Body) -> Answer<RunResponse> {
-    let checked = checked(&call, id, &body, |request: CompleteRequest| {
-        let checked = request.check()?;
-        match &checked.tape_entries {
-            Some(entries) if !entries.is_empty() => Err(vec![FieldError::new(
-                "tape_entries",
-                "is not taken; the tape is made from the run's events",
-            )]),
-            Some(_) | None => Ok(checked),
-        }
-    });
-    let checked = checked.await?;
+    let check = |request: CompleteRequest| request.check(id);
+    let checked = checked(&call, id, &body, check).await?;
     let settle = SettleRun {
         proof: proof(id, checked.claim),
         end: RunEnd {
@@ -201,6 +234,8 @@ pub(super) async fn complete(call: Call, Id(id): Id<RunId>, body: Body) -> Answe
         },
         event_count: checked.event_count,
         agent_state: checked.agent_state,
+        tape_id: checked.tape_id,
+        tape: checked.tape,
     };
     let run = call.control().settle_run(settle).await?;
     Ok(Json(RunResponse::from(&run)))

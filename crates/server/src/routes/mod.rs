@@ -1,6 +1,7 @@
 //! Every endpoint, in groups that are bounded together. A handler reads, calls one use case, and
 //! answers.
 
+mod checkpoints;
 mod events;
 mod executor;
 mod executors;
@@ -8,13 +9,14 @@ mod interactions;
 mod operations;
 mod runs;
 mod sessions;
+mod tape;
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::middleware::from_fn_with_state;
 use tapedeck_control_plane::PageRequest;
-use tapedeck_domain::id::{InteractionId, RunId, SessionId};
+use tapedeck_domain::id::{CheckpointId, InteractionId, RunId, SessionId};
 use tapedeck_protocol::page::Page;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,6 +52,9 @@ fn admissions() -> Endpoints {
         .routes(routes!(sessions::create))
         .routes(routes!(sessions::prompt))
         .routes(routes!(sessions::resume))
+        .routes(routes!(checkpoints::create))
+        .routes(routes!(checkpoints::restore))
+        .routes(routes!(checkpoints::fork))
 }
 
 fn claims() -> Endpoints {
@@ -59,6 +64,8 @@ fn claims() -> Endpoints {
 fn uploads() -> Endpoints {
     OpenApiRouter::new()
         .routes(routes!(executor::upload))
+        .routes(routes!(executor::snapshot))
+        .routes(routes!(executor::append_tape))
         .routes(routes!(executor::complete))
 }
 
@@ -79,12 +86,20 @@ fn others() -> Endpoints {
         .routes(routes!(sessions::continue_queue))
         .routes(routes!(sessions::approve))
         .routes(routes!(sessions::runs))
+        .routes(routes!(sessions::result))
+        .routes(routes!(sessions::repair))
+        .routes(routes!(checkpoints::list))
+        .routes(routes!(checkpoints::delete))
+        .routes(routes!(tape::show))
+        .routes(routes!(tape::transcript))
         .routes(routes!(events::of_session))
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::interactions))
+        .routes(routes!(runs::snapshot))
         .routes(routes!(events::of_run))
+        .routes(routes!(events::displayed_of_run))
         .routes(routes!(interactions::list))
         .routes(routes!(interactions::show))
         .routes(routes!(interactions::resolve))
@@ -107,6 +122,12 @@ impl Cursor for SessionId {
 }
 
 impl Cursor for RunId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+impl Cursor for CheckpointId {
     fn uuid(self) -> Uuid {
         self.uuid()
     }

@@ -1,13 +1,14 @@
-//! Runs: list, show, cancel, and the questions they asked.
+//! Runs: list, show, cancel, the questions they asked and the messages they reported.
 
 use axum::Json;
 use http::StatusCode;
-use tapedeck_control_plane::InteractionFilter;
+use tapedeck_control_plane::{InteractionFilter, RunFilter};
 use tapedeck_domain::run::RunStatus;
-use tapedeck_domain::{InteractionId, RunId};
+use tapedeck_domain::{InteractionId, RunId, SessionId};
 use tapedeck_protocol::interaction::{InteractionList, InteractionResponse};
 use tapedeck_protocol::page::PageQuery;
 use tapedeck_protocol::run::{CancelResponse, EmptyRequest, RunList, RunResponse};
+use tapedeck_protocol::views::{RunsQuery, SnapshotResponse};
 
 use super::{Answer, next_cursor, page_request};
 use crate::body::Body;
@@ -16,12 +17,25 @@ use crate::problem::Fault;
 
 /// Lists the runs of all sessions, newest first.
 #[utoipa::path(
-    get, path = "/runs", tag = "runs", params(PageQuery),
+    get, path = "/runs", tag = "runs", params(RunsQuery),
     responses((status = 200, body = RunList))
 )]
-pub(super) async fn list(call: Call, Query(query): Query<PageQuery>) -> Answer<RunList> {
-    let page = page_request(query.check::<RunId>()?);
-    let page = call.control().runs(call.namespace(), None, page).await?;
+pub(super) async fn list(call: Call, Query(query): Query<RunsQuery>) -> Answer<RunList> {
+    of_session(&call, None, &query).await
+}
+
+/// The runs of one session or of all.
+pub(super) async fn of_session(
+    call: &Call,
+    session_id: Option<SessionId>,
+    query: &RunsQuery,
+) -> Answer<RunList> {
+    let page = page_request(query.page()?);
+    let filter = RunFilter {
+        session_id,
+        include_superseded: query.include_superseded,
+    };
+    let page = call.control().runs(call.namespace(), filter, page).await?;
     Ok(Json(RunList {
         runs: page.items.iter().map(RunResponse::from).collect(),
         next_cursor: next_cursor(page.next),
@@ -96,4 +110,15 @@ pub(super) async fn interactions(
         interactions: listed.items.iter().map(InteractionResponse::from).collect(),
         next_cursor: next_cursor(listed.next),
     }))
+}
+
+/// Shows the provider's messages as a run last reported them.
+#[utoipa::path(
+    get, path = "/runs/{run_id}/snapshot", tag = "runs",
+    params(("run_id" = Uuid, Path)), responses((status = 200, body = SnapshotResponse))
+)]
+pub(super) async fn snapshot(call: Call, Id(id): Id<RunId>) -> Answer<SnapshotResponse> {
+    call.control().run(call.namespace(), id).await?;
+    let snapshot = call.control().snapshot(call.namespace(), id).await?;
+    Ok(Json(SnapshotResponse::from(snapshot)))
 }

@@ -13,12 +13,12 @@ use tapedeck_protocol::interaction::{ApproveRequest, ApproveResponse};
 use tapedeck_protocol::page::PageQuery;
 use tapedeck_protocol::run::{
     AcceptedResponse, CancelResponse, EmptyRequest, PromptRequest, ResumeRequest, RunList,
-    RunResponse,
 };
 use tapedeck_protocol::session::{
     Change, CreateSessionRequest, DeleteSessionQuery, SessionList, SessionResponse, SettingsChange,
     UpdateSessionRequest,
 };
+use tapedeck_protocol::views::{RepairResponse, ResultResponse, RunsQuery};
 
 use super::{Answer, next_cursor, page_request};
 use crate::accept::Representation;
@@ -272,25 +272,47 @@ pub(super) async fn approve(
 /// Lists a session's runs, newest first.
 #[utoipa::path(
     get, path = "/sessions/{session_id}/runs", tag = "runs",
-    params(("session_id" = Uuid, Path), PageQuery), responses((status = 200, body = RunList))
+    params(("session_id" = Uuid, Path), RunsQuery), responses((status = 200, body = RunList))
 )]
 pub(super) async fn runs(
     call: Call,
     Id(id): Id<SessionId>,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<RunsQuery>,
 ) -> Answer<RunList> {
-    let page = page_request(query.check::<RunId>()?);
-    let page = call
-        .control()
-        .runs(call.namespace(), Some(id), page)
-        .await?;
-    Ok(Json(RunList {
-        runs: page.items.iter().map(RunResponse::from).collect(),
-        next_cursor: next_cursor(page.next),
-    }))
+    super::runs::of_session(&call, Some(id), &query).await
 }
 
-async fn shown(call: &Call, view: &SessionView) -> Answer<SessionResponse> {
+/// Shows what the newest settled run gave; what a restore has put aside doesn't count.
+#[utoipa::path(
+    get, path = "/sessions/{session_id}/result", tag = "sessions",
+    params(("session_id" = Uuid, Path)), responses((status = 200, body = ResultResponse))
+)]
+pub(super) async fn result(call: Call, Id(id): Id<SessionId>) -> Answer<ResultResponse> {
+    let control = call.control();
+    control.session(call.namespace(), id).await?;
+    let latest = control.latest_settled_run(call.namespace(), id).await?;
+    Ok(Json(ResultResponse::new(id, latest)))
+}
+
+/// Derives a session's summary again from its rows, where no live owner exists; for operators.
+#[utoipa::path(
+    post, path = "/sessions/{session_id}/repair", tag = "sessions",
+    params(("session_id" = Uuid, Path)), request_body = EmptyRequest,
+    responses((status = 200, body = RepairResponse))
+)]
+pub(super) async fn repair(
+    call: Call,
+    Id(id): Id<SessionId>,
+    body: Body,
+) -> Answer<RepairResponse> {
+    body.read::<EmptyRequest>()?;
+    let (control, by) = (call.control(), call.principal.name);
+    let changed = control.repair_session(call.namespace(), id, by).await?;
+    let changed = changed.into_iter().map(str::to_owned).collect();
+    Ok(Json(RepairResponse { changed }))
+}
+
+pub(super) async fn shown(call: &Call, view: &SessionView) -> Answer<SessionResponse> {
     let now = call.control().now().await?;
     let log_id = Some(call.control().store().reader().identity().log_id);
     Ok(Json(SessionResponse::new(
@@ -355,7 +377,7 @@ async fn admission(
 }
 
 /// A path of this server, as the caller reaches it.
-fn path(call: &Call, path: &str) -> HeaderValue {
+pub(super) fn path(call: &Call, path: &str) -> HeaderValue {
     let path = format!("{}{path}", call.mount.prefix());
     // Made of identifiers and literals, so it always fits a header.
     HeaderValue::from_str(&path).unwrap_or_else(|_| HeaderValue::from_static("/"))

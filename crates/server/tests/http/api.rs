@@ -331,11 +331,11 @@ async fn the_server_says_what_it_is_and_whether_it_is_ready() {
 async fn later_endpoints_are_not_there_yet() {
     let live = Live::start().await;
     let session = live.session().await;
-    for path in ["tape", "checkpoints", "result", "transcript", "diff"] {
+    for path in ["diff", "patch"] {
         let answer = live.get(&format!("/sessions/{session}/{path}")).await;
         answer.is(StatusCode::NOT_FOUND, "route_not_found");
     }
-    for path in ["/events", "/metrics", "/console"] {
+    for path in ["/metrics", "/console"] {
         live.get(path)
             .await
             .is(StatusCode::NOT_FOUND, "route_not_found");

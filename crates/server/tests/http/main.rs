@@ -3,6 +3,10 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod display;
+#[cfg(test)]
+mod checkpoints;
+#[cfg(test)]
 mod edge;
 #[cfg(test)]
 mod executors;
@@ -12,3 +16,5 @@ mod serve;
 mod stream;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod tape;

@@ -12,7 +12,7 @@ use tapedeck_domain::event::{EventRecord, NewEvent};
 use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::{JsonText, Timestamp};
 use tapedeck_store::rows::{EventRows, Rows};
-use tapedeck_store::{EventFilter, EventSlice};
+use tapedeck_store::{EventFilter, EventSlice, FeedFilter, FeedPosition, FeedSlice};
 
 use crate::encode::{At, blob, integer};
 use crate::error::{expect_rows, from_sqlx};
@@ -32,6 +32,7 @@ struct EventRow {
     trace_id: Option<String>,
     created_at: i64,
     recorded_at: i64,
+    folded_from: Option<i64>,
 }
 
 impl TryFrom<EventRow> for Known {
@@ -49,6 +50,7 @@ impl TryFrom<EventRow> for Known {
                 event_id: row.event_id,
                 kind: row.kind,
                 payload: JsonText::from_stored(&row.payload),
+                folded_from: at.maybe_number("folded_from", row.folded_from)?,
                 executor_id: row.executor_id,
                 trace_id: row.trace_id,
                 created_at: Timestamp(row.created_at),
@@ -80,6 +82,70 @@ pub(crate) async fn filtered(
     )
     .fetch(conn);
     slice(rows, filter.limit, filter.max_bytes).await
+}
+
+/// The part of the log over all sessions after a place (rules R22).
+pub(crate) async fn feed(conn: &mut SqliteConnection, filter: &FeedFilter) -> Rows<FeedSlice> {
+    let all_kinds = filter.kinds.is_empty();
+    let kinds = json!(filter.kinds).to_string();
+    let mut rows = sqlx::query_file!(
+        "queries/feed.sql",
+        filter.after.row,
+        filter.limit,
+        filter.namespace,
+        all_kinds,
+        kinds,
+    )
+    .fetch(conn);
+    let mut slice = FeedSlice {
+        events: Vec::new(),
+        through: filter.after,
+        bounded: false,
+    };
+    let (mut seen, mut bytes) = (0, 0);
+    while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
+        seen += 1;
+        slice.through.row = row.event_key;
+        if row.passes {
+            bytes += row.payload.len();
+            let event = EventRow {
+                session_id: row.session_id,
+                session_seq: row.session_seq,
+                run_id: row.run_id,
+                event_id: row.event_id,
+                kind: row.kind,
+                payload: row.payload,
+                digest: row.digest,
+                attempt: row.attempt,
+                executor_id: row.executor_id,
+                trace_id: row.trace_id,
+                created_at: row.created_at,
+                recorded_at: row.recorded_at,
+                folded_from: row.folded_from,
+            };
+            let record = Known::try_from(event)?.record;
+            slice.events.push((slice.through, record));
+        }
+        if bytes >= filter.max_bytes || seen >= filter.limit {
+            slice.bounded = true;
+            break;
+        }
+    }
+    Ok(slice)
+}
+
+/// The last key that was ever given to an event, whether its session still exists or not.
+pub(crate) async fn feed_end(conn: &mut SqliteConnection) -> Rows<FeedPosition> {
+    let last = sqlx::query_scalar!(
+        r#"SELECT CAST(seq AS INTEGER) AS "seq: i64" FROM sqlite_sequence WHERE name = 'events'"#
+    )
+    .fetch_optional(conn)
+    .await
+    .map_err(from_sqlx)?;
+    Ok(FeedPosition {
+        transaction: 0,
+        row: last.flatten().unwrap_or(0),
+    })
 }
 
 /// Takes rows until a bound ends them: payloads are large, so a page is bounded by bytes, too.
@@ -155,6 +221,7 @@ impl EventRows for SqliteTx<'_> {
                     record.trace_id,
                     record.created_at.0,
                     record.recorded_at.0,
+                    record.folded_from.map(integer),
                 ])
             })
             .collect();

@@ -1,13 +1,15 @@
 //! Rows of `session_heads`. The writer is alone in its transaction, so reading a head locks it.
 
 use async_trait::async_trait;
+use serde_json::json;
+use sqlx::SqliteConnection;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::id::{RunKey, SessionId, SessionKey};
 use tapedeck_domain::owner::{Epoch, Owner, SessionHead};
 use tapedeck_domain::time::LeaseInstant;
 use tapedeck_store::rows::{HeadRows, Rows};
 
-use crate::encode::{At, blob, integer};
+use crate::encode::{At, blob, hex_id, integer};
 use crate::error::{expect_rows, from_sqlx};
 use crate::tx::SqliteTx;
 
@@ -47,6 +49,33 @@ impl TryFrom<HeadRow> for SessionHead {
             last_activity_at: Timestamp(row.last_activity_at),
         })
     }
+}
+
+/// The newest numbers of sessions that are there.
+pub(crate) async fn seqs(
+    conn: &mut SqliteConnection,
+    sessions: &[SessionId],
+) -> Rows<Vec<(SessionId, u64)>> {
+    let ids: Vec<_> = sessions.iter().map(|id| hex_id(id.uuid())).collect();
+    let ids = json!(ids).to_string();
+    let rows = sqlx::query!(
+        "SELECT h.session_key, h.session_id, h.head_seq FROM sessions s
+         JOIN session_heads h ON h.session_key = s.session_key
+         WHERE s.session_id IN (SELECT unhex(value) FROM json_each(?))",
+        ids,
+    )
+    .fetch_all(conn)
+    .await
+    .map_err(from_sqlx)?;
+    rows.into_iter()
+        .map(|row| {
+            let at = At::new("session_heads", &row.session_key);
+            Ok((
+                at.id("session_id", &row.session_id, SessionId::new)?,
+                at.number("head_seq", row.head_seq)?,
+            ))
+        })
+        .collect()
 }
 
 #[async_trait]

@@ -5,9 +5,9 @@ use serde_json::Value;
 use tapedeck_domain::admit::QueuePlaces;
 use tapedeck_domain::claim::Claim;
 use tapedeck_domain::digest::Digest;
-use tapedeck_domain::id::{RunId, RunKey, SessionKey};
+use tapedeck_domain::id::{CheckpointId, RunId, RunKey, SessionKey};
 use tapedeck_domain::run::{LiveRun, NewRun, Run};
-use tapedeck_domain::time::LeaseInstant;
+use tapedeck_domain::time::{LeaseInstant, Timestamp};
 use tapedeck_store::rows::{LockedRun, Rows, RunProgress, RunRows, SettledRun};
 
 use crate::encode::{At, blob, bytes, integer, object_text, text};
@@ -137,6 +137,11 @@ impl RunRows for SqliteTx<'_> {
         record::lock(self.read(), id).await
     }
 
+    /// The head is free: every command has the whole database to itself.
+    async fn lock_run_if_free(&mut self, id: RunId) -> Rows<Option<LockedRun>> {
+        record::lock(self.read(), id).await
+    }
+
     async fn live_run(&mut self, key: RunKey) -> Rows<Option<LiveRun>> {
         let row = sqlx::query_as!(LiveRow, "SELECT * FROM run_heads WHERE run_key = ?", key.0)
             .fetch_optional(self.read())
@@ -186,6 +191,18 @@ impl RunRows for SqliteTx<'_> {
         let rows = sqlx::query_as!(
             LiveRow,
             "SELECT * FROM run_heads WHERE session_key = ? AND status = 'queued' ORDER BY place",
+            session.0,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter().map(LiveRun::try_from).collect()
+    }
+
+    async fn live_runs(&mut self, session: SessionKey) -> Rows<Vec<LiveRun>> {
+        let rows = sqlx::query_as!(
+            LiveRow,
+            "SELECT * FROM run_heads WHERE session_key = ? ORDER BY place, run_key",
             session.0,
         )
         .fetch_all(self.read())
@@ -273,6 +290,42 @@ impl RunRows for SqliteTx<'_> {
 
     async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>> {
         record::latest_settled(self.read(), session).await
+    }
+
+    async fn latest_interrupted_run(&mut self, session: SessionKey) -> Rows<Option<RunId>> {
+        let run = sqlx::query_scalar!(
+            "SELECT run_id FROM runs
+             WHERE session_key = ? AND status = 'interrupted' AND superseded_at IS NULL
+             ORDER BY settled_seq DESC LIMIT 1",
+            session.0,
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        At::new("runs", &session.0).maybe_id("run_id", run.as_deref(), RunId::new)
+    }
+
+    async fn supersede_runs(
+        &mut self,
+        session: SessionKey,
+        session_seq: u64,
+        by: CheckpointId,
+        at: Timestamp,
+    ) -> Rows<u64> {
+        let (seq, by) = (integer(session_seq), blob(by.uuid()));
+        let done = sqlx::query!(
+            "UPDATE runs SET superseded_at = ?, superseded_by_checkpoint_id = ?
+             WHERE session_key = ? AND admitted_seq > ? AND settled_seq IS NOT NULL
+               AND superseded_at IS NULL",
+            at.0,
+            by,
+            session.0,
+            seq,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        Ok(done.rows_affected())
     }
 
     async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>> {

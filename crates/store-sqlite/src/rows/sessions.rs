@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use tapedeck_domain::Timestamp;
+use tapedeck_domain::checkpoint::ForkOrigin;
 use tapedeck_domain::id::{CheckpointId, RunId, SessionId, SessionKey, TapeId};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{Session, SessionSettings, SessionSummary};
@@ -10,7 +11,7 @@ use tapedeck_store::rows::{LockedSession, Rows, SessionRows};
 use tapedeck_store::{PageRequest, SessionView};
 
 use super::heads::HeadRow;
-use crate::encode::{At, before, blob, object_text};
+use crate::encode::{At, before, blob, integer, object_text};
 use crate::error::{expect_rows, from_sqlx, internal};
 use crate::tx::SqliteTx;
 
@@ -42,6 +43,11 @@ struct SessionRow {
     created_at: i64,
     updated_at: i64,
     closed_at: Option<i64>,
+    forked_from_session_id: Option<Vec<u8>>,
+    forked_from_checkpoint_id: Option<Vec<u8>>,
+    forked_from_seq: Option<i64>,
+    restored_seq: Option<i64>,
+    folded_seq: Option<i64>,
     head_seq: i64,
     projection_epoch: i64,
     owner_id: Option<String>,
@@ -57,6 +63,7 @@ impl TryFrom<SessionRow> for SessionView {
     fn try_from(row: SessionRow) -> Rows<Self> {
         let key = row.session_key;
         let at = At::new("sessions", &key);
+        let forked_from = forked_from(&row)?;
         let run = |column, id: Option<&[u8]>| at.maybe_id(column, id, RunId::new);
         let summary = SessionSummary {
             status: at.word("status", &row.status)?,
@@ -98,6 +105,9 @@ impl TryFrom<SessionRow> for SessionView {
             },
             tape_id: at.id("tape_id", &row.tape_id, TapeId::new)?,
             summary,
+            forked_from,
+            restored_seq: at.maybe_number("restored_seq", row.restored_seq)?,
+            folded_seq: at.maybe_number("folded_seq", row.folded_seq)?,
             created_at: Timestamp(row.created_at),
             updated_at: Timestamp(row.updated_at),
             last_activity_at: Timestamp(row.last_activity_at),
@@ -119,6 +129,20 @@ impl TryFrom<SessionRow> for SessionView {
             head: head.try_into()?,
         })
     }
+}
+
+fn forked_from(row: &SessionRow) -> Rows<Option<ForkOrigin>> {
+    let at = At::new("sessions", &row.session_key);
+    let Some(session) = &row.forked_from_session_id else {
+        return Ok(None);
+    };
+    let checkpoint = row.forked_from_checkpoint_id.as_deref();
+    let seq = at.present("forked_from_seq", row.forked_from_seq)?;
+    Ok(Some(ForkOrigin {
+        session_id: at.id("forked_from_session_id", session, SessionId::new)?,
+        checkpoint_id: at.maybe_id("forked_from_checkpoint_id", checkpoint, CheckpointId::new)?,
+        session_seq: at.number("forked_from_seq", seq)?,
+    }))
 }
 
 /// One session of a namespace.
@@ -182,12 +206,22 @@ impl SessionRows for SqliteTx<'_> {
         let tape_id = blob(session.tape_id.uuid());
         let (status, turn_status) = (summary.status.as_str(), summary.turn_status.as_str());
         let closed_at = session.closed_at.map(|at| at.0);
+        let origin = session.forked_from;
+        let origin_id = origin.map(|origin| blob(origin.session_id.uuid()));
+        let origin_checkpoint = origin.and_then(|origin| origin.checkpoint_id);
+        let origin_checkpoint = origin_checkpoint.map(|id| blob(id.uuid()));
+        let origin_seq = origin.map(|origin| integer(origin.session_seq));
+        let (restored_seq, folded_seq) = (
+            session.restored_seq.map(integer),
+            session.folded_seq.map(integer),
+        );
         let key = sqlx::query_scalar!(
             "INSERT INTO sessions (
                 session_id, namespace, title, approval_policy, agent, run_target, origin, metadata,
                 tape_id, status, turn_status, queued_runs, queue_held, pending_interactions,
-                checkpoint_count, created_at, updated_at, closed_at
-             ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?)
+                checkpoint_count, created_at, updated_at, closed_at, forked_from_session_id,
+                forked_from_checkpoint_id, forked_from_seq, restored_seq, folded_seq
+             ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)
              RETURNING session_key",
             id,
             session.namespace,
@@ -203,6 +237,11 @@ impl SessionRows for SqliteTx<'_> {
             session.created_at.0,
             session.updated_at.0,
             closed_at,
+            origin_id,
+            origin_checkpoint,
+            origin_seq,
+            restored_seq,
+            folded_seq,
         )
         .fetch_one(self.write().await?)
         .await
@@ -248,10 +287,11 @@ impl SessionRows for SqliteTx<'_> {
         let run_target = serde_json::to_string(&settings.run_target).map_err(internal)?;
         let metadata = object_text(&settings.metadata);
         let closed_at = session.closed_at.map(|at| at.0);
+        let restored_seq = session.restored_seq.map(integer);
         let done = sqlx::query!(
             "UPDATE sessions SET
                 title = ?, approval_policy = ?, agent = ?, run_target = ?, origin = ?,
-                metadata = ?, closed_at = ?, updated_at = ?
+                metadata = ?, closed_at = ?, restored_seq = ?, updated_at = ?
              WHERE session_key = ?",
             settings.title,
             policy,
@@ -260,6 +300,7 @@ impl SessionRows for SqliteTx<'_> {
             settings.origin,
             metadata,
             closed_at,
+            restored_seq,
             session.updated_at.0,
             session.key.0,
         )

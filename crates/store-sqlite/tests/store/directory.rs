@@ -1,12 +1,17 @@
 //! Who may open a directory: one server or several local processes, of whom the dead are known.
 
 use std::path::Path;
+use std::time::Duration;
 
-use tapedeck_store::{Store as _, StoreError};
+use tapedeck_store::{Heard, Store as _, StoreError};
 use tapedeck_store_sqlite::{Clock, Mode, Options, SqliteStore};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::support::{Fixture, manual, options, raw, run, session};
+
+/// Longer than the pause between two looks at the database.
+const QUIET: Duration = Duration::from_millis(450);
 
 fn embedded(dir: &Path, owner_id: &str) -> Options {
     let mode = Mode::Embedded {
@@ -78,15 +83,6 @@ async fn local_processes_share_a_directory_and_name_themselves_to_a_server() {
         .unwrap();
     assert_eq!(first.reader().identity(), second.reader().identity());
 
-    let before = first.change_counter().await.unwrap();
-    assert_eq!(first.change_counter().await.unwrap(), before);
-    run(&second, |tx| {
-        Box::pin(async move { Ok(tx.insert_session(&session(1)).await?) })
-    })
-    .await
-    .unwrap();
-    assert_ne!(first.change_counter().await.unwrap(), before);
-
     assert!(!is_dead(&first, "acp-stdio:2").await);
     assert!(!is_dead(&first, "cli:1").await, "nobody is dead to itself");
     assert!(is_dead(&first, "cli:never-was").await);
@@ -117,11 +113,53 @@ async fn local_processes_share_a_directory_and_name_themselves_to_a_server() {
         .await
         .unwrap();
     assert!(is_dead(&server, "cli:1").await);
-    assert_eq!(
-        server.change_counter().await.unwrap(),
-        server.change_counter().await.unwrap()
-    );
     server.close().await;
+}
+
+#[tokio::test]
+async fn a_process_hears_that_another_has_written_and_closing_ends_the_wait() {
+    let dir = TempDir::new().unwrap();
+    let first = SqliteStore::open(embedded(dir.path(), "cli:1"))
+        .await
+        .unwrap();
+    let second = SqliteStore::open(embedded(dir.path(), "acp-stdio:2"))
+        .await
+        .unwrap();
+    // The second one's opening may have written; what is heard of it is over before its commit.
+    while timeout(QUIET, first.hear()).await.is_ok() {}
+
+    run(&second, |tx| {
+        Box::pin(async move { Ok(tx.insert_session(&session(1)).await?) })
+    })
+    .await
+    .unwrap();
+    assert_eq!(first.hear().await.unwrap(), Heard::ReadAgain);
+    let again = timeout(QUIET, first.hear()).await;
+    assert!(again.is_err(), "one write is heard once: {again:?}");
+
+    let (heard, ()) = tokio::join!(first.hear(), first.close());
+    assert!(
+        matches!(heard, Err(StoreError::Unavailable { .. })),
+        "{heard:?}"
+    );
+    assert!(
+        first.hear().await.is_err(),
+        "nobody waits for a closed store"
+    );
+    second.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_alone_hears_nothing() {
+    let fixture = Fixture::open().await;
+    fixture.session(1).await;
+    let heard = timeout(QUIET, fixture.store.hear()).await;
+    assert!(heard.is_err(), "{heard:?}");
+    let (heard, ()) = tokio::join!(fixture.store.hear(), fixture.store.close());
+    assert!(
+        matches!(heard, Err(StoreError::Unavailable { .. })),
+        "{heard:?}"
+    );
 }
 
 #[tokio::test]

@@ -11,7 +11,9 @@ use tapedeck_domain::{LeaseInstant, Now, RunKey, Timestamp};
 use tapedeck_store::Store as _;
 use tapedeck_store::rows::{ClaimFilter, QueueEntry};
 
-use crate::support::{Fixture, LEASE, OWNER, WALL, claim, now, run, run_id, session_id};
+use crate::support::{
+    Fixture, LEASE, LOCAL_OWNERS_ARE_DEAD, OWNER, WALL, claim, now, run, run_id, session_id,
+};
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -95,6 +97,30 @@ async fn a_run_is_offered_to_executors_that_carry_all_its_labels() {
     );
 }
 
+/// As many and as long as the API takes them, which is more than an index may hold.
+#[tokio::test]
+async fn a_run_may_require_the_longest_labels() {
+    let fixture = Fixture::open().await;
+    let long = |number: u32| -> String {
+        let letter = |at: u32| char::from_u32(0x4e00 + (number * 211 + at * 97) % 0x5000);
+        (0..200).filter_map(letter).collect()
+    };
+    let required: BTreeMap<_, _> = (0..64)
+        .map(|label| (long(label), long(label + 64)))
+        .collect();
+    let target = ExecutorTarget {
+        labels: required.clone(),
+        ..ExecutorTarget::default()
+    };
+    let (_, live) = waiting(&fixture, 1, target).await;
+    let carried = ClaimFilter {
+        labels: required,
+        ..filter(&[])
+    };
+    assert_eq!(candidates(&fixture, carried, LEASE, 9).await, [live.key]);
+    assert!(candidates(&fixture, filter(&[]), LEASE, 9).await.is_empty());
+}
+
 #[tokio::test]
 async fn pool_kind_pin_and_back_off_decide_too() {
     let fixture = Fixture::open().await;
@@ -151,13 +177,12 @@ async fn pool_kind_pin_and_back_off_decide_too() {
 async fn a_session_of_another_live_owner_is_left_out() {
     let fixture = Fixture::open().await;
     let (session, waiting) = waiting(&fixture, 1, ExecutorTarget::default()).await;
-    // On a server no local owner can be alive, so its lease doesn't count.
     let cases = [
         (Some(("server:other", Some(LEASE + 1))), false),
         (Some(("server:other", Some(LEASE))), true),
         (Some(("server:other", None)), true),
         (Some((OWNER, Some(LEASE - 1))), true),
-        (Some(("cli:1234", Some(LEASE + 1))), true),
+        (Some(("cli:1234", Some(LEASE + 1))), LOCAL_OWNERS_ARE_DEAD),
         (None, true),
     ];
     for (owner, seen) in cases {

@@ -4,7 +4,7 @@ use tapedeck_domain::interaction::InteractionStatus;
 use tapedeck_domain::run::{RunState, RunStatus};
 use tapedeck_domain::session::Session;
 use tapedeck_store::read::{EventFilter, InteractionFilter};
-use tapedeck_store::{PageRequest, Store as _};
+use tapedeck_store::{PageRequest, RunFilter, Store as _};
 
 use crate::support::{Fixture, event, question, run, run_id, session_id};
 
@@ -56,24 +56,23 @@ async fn runs_come_newest_first_of_one_session_or_of_all() {
     let ids = |page: &tapedeck_store::Page<tapedeck_domain::run::Run>| -> Vec<_> {
         page.items.iter().map(|run| run.run_id).collect()
     };
-    let page = reader.runs("default", None, FIRST).await.unwrap();
+    let all = RunFilter::default();
+    let page = reader.runs("default", all, FIRST).await.unwrap();
     assert_eq!(ids(&page), [run_id(4), run_id(3)]);
     let rest = PageRequest {
         before: page.next,
         ..FIRST
     };
-    let page = reader.runs("default", None, rest).await.unwrap();
+    let page = reader.runs("default", all, rest).await.unwrap();
     assert_eq!(ids(&page), [run_id(2), run_id(1)]);
     assert_eq!(page.next, None);
-    let of_one = reader
-        .runs("default", Some(one.session_id), FIRST)
-        .await
-        .unwrap();
+    let session = RunFilter {
+        session_id: Some(one.session_id),
+        ..all
+    };
+    let of_one = reader.runs("default", session, FIRST).await.unwrap();
     assert_eq!(ids(&of_one), [run_id(3), run_id(2)]);
-    let hidden = reader
-        .runs("other", Some(one.session_id), FIRST)
-        .await
-        .unwrap();
+    let hidden = reader.runs("other", session, FIRST).await.unwrap();
     assert!(hidden.items.is_empty());
     let run = reader.run("default", run_id(4)).await.unwrap().unwrap();
     assert_eq!(
@@ -284,5 +283,31 @@ async fn the_inbox_is_filtered_by_status_session_and_run() {
         let hidden = reader.interactions("other", &filter, FIRST).await.unwrap();
         assert!(hidden.items.is_empty());
     }
+    fixture.store.close().await;
+}
+
+#[tokio::test]
+async fn heads_of_many_sessions_cost_one_statement() {
+    let fixture = Fixture::open().await;
+    for number in 1..=3_u64 {
+        let key = fixture.session(number.into()).await.key;
+        run(&fixture.store, move |tx| {
+            Box::pin(async move {
+                let mut head = tx.lock_session_by_key(key).await?.head;
+                head.head_seq = number * 10;
+                Ok(tx.save_head(&head).await?)
+            })
+        })
+        .await
+        .unwrap();
+    }
+    let reader = fixture.store.reader();
+    let before = fixture.store.read_statements();
+    let asked = [3, 9, 1].map(session_id);
+    let mut found = reader.head_seqs(&asked).await.unwrap();
+    assert_eq!(fixture.store.read_statements() - before, 1);
+    found.sort();
+    assert_eq!(found, [(session_id(1), 10), (session_id(3), 30)]);
+    assert!(reader.head_seqs(&[]).await.unwrap().is_empty());
     fixture.store.close().await;
 }

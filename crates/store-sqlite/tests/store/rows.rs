@@ -1,6 +1,7 @@
 //! What is written comes back as it was.
 
 use serde_json::{Map, json};
+use tapedeck_domain::checkpoint::ForkOrigin;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::interaction::{InteractionStatus, Scope, StandingRule};
@@ -10,7 +11,7 @@ use tapedeck_domain::session::{
     ApprovalPolicy, Constraints, ExecutorTarget, RunTarget, Session, SessionStatus, TurnStatus,
     Workspace,
 };
-use tapedeck_domain::tape::{EntryKind, NewEntry, OpenText, TapeState};
+use tapedeck_domain::tape::{EntryKind, EntrySource, NewEntry, OpenText, TapeState};
 use tapedeck_domain::{CheckpointId, LeaseInstant, RunKey, TapeEntryId, Timestamp};
 use tapedeck_store::{Failure, Store as _, StoreError};
 use uuid::Uuid;
@@ -43,6 +44,13 @@ fn full_session(number: u128) -> Session {
     settings.origin = Some("cli".to_owned());
     settings.metadata.insert("k".to_owned(), json!([1, null]));
     session.closed_at = Some(Timestamp(WALL + 9));
+    session.forked_from = Some(ForkOrigin {
+        session_id: session_id(8),
+        checkpoint_id: Some(CheckpointId::new(Uuid::from_u128(9))),
+        session_seq: 10,
+    });
+    session.restored_seq = Some(11);
+    session.folded_seq = Some(12);
     session.updated_at = Timestamp(WALL + 1);
     let summary = &mut session.summary;
     summary.status = SessionStatus::WaitingApproval;
@@ -74,6 +82,7 @@ async fn a_session_and_its_head_come_back_as_they_were() {
             assert_eq!((&locked.session, &locked.head), (&session, &head));
 
             session.settings.title = None;
+            session.restored_seq = Some(13);
             session.summary.status = SessionStatus::Closed;
             session.summary.latest_checkpoint_id = None;
             session.updated_at = Timestamp(WALL + 2);
@@ -147,6 +156,7 @@ async fn events_come_back_byte_for_byte_and_are_known_by_id() {
             events[0].record.attempt = None;
             events[0].record.executor_id = None;
             events[0].record.trace_id = Some("trace".to_owned());
+            events[2].record.folded_from = Some(2);
             tx.insert_events(session.key, &events).await?;
             let page = tx.events_after(session.key, 0, 2_000, 1 << 20).await?;
             let written: Vec<_> = events.iter().map(|event| event.record.clone()).collect();
@@ -208,7 +218,9 @@ async fn tape_entries_are_kept_once_and_read_from_the_end() {
                     run_id: run,
                     first_seq: position,
                     created_at: Timestamp(WALL),
-                    anchor_type: Some("resume_boundary"),
+                    anchor_type: Some("resume_boundary".to_owned()),
+                    source: EntrySource::Projection,
+                    meta: None,
                 };
                 let id = TapeEntryId::new(Uuid::from_u128(u128::from(position) + 1));
                 (position, id, entry)

@@ -3,9 +3,10 @@
 use serde_json::json;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::run::{Attempts, Recovery, RunState, RunStatus, SettledClaim};
-use tapedeck_domain::{LeaseInstant, SessionKey, Timestamp};
-use tapedeck_store::Store as _;
+use tapedeck_domain::{CheckpointId, LeaseInstant, RunKey, SessionKey, Timestamp};
 use tapedeck_store::rows::{RunProgress, SettledRun};
+use tapedeck_store::{Failure, PageRequest, RunFilter, Store as _, Tx};
+use uuid::Uuid;
 
 use crate::support::{Fixture, LEASE, WALL, claim, live_run, new_run, run, run_id};
 
@@ -58,6 +59,7 @@ async fn a_live_run_comes_back_in_every_state() {
                     let locked = tx.lock_run(saved.run_id).await?.unwrap();
                     assert_eq!(locked.live, Some(saved));
                     assert_eq!(locked.settled, None);
+                    assert_eq!(tx.lock_run_if_free(locked.run_id).await?, Some(locked));
                     Ok(())
                 })
             })
@@ -178,6 +180,7 @@ async fn a_run_cancelled_while_queued_is_not_the_latest_settled_one() {
     run(&fixture.store, move |tx| {
         let key = session.key;
         Box::pin(async move {
+            assert_eq!(tx.lock_run_if_free(run_id(1)).await?, None);
             assert_eq!(tx.latest_settled_run(key).await?, None);
             let first = tx
                 .insert_run(key, &new_run(1, RunStatus::Requested))
@@ -212,7 +215,7 @@ async fn queued_runs_keep_their_places() {
     let early = fixture.run(&session, 3, RunState::Queued).await;
     run(&fixture.store, move |tx| {
         let (mut late, mut early) = (late.clone(), early.clone());
-        let key = active.session_key;
+        let (key, active) = (active.session_key, active.clone());
         Box::pin(async move {
             (late.place, early.place) = (5, -2);
             tx.save_live_run(&late).await?;
@@ -221,7 +224,8 @@ async fn queued_runs_keep_their_places() {
             assert_eq!((places.first, places.last), (Some(-2), Some(5)));
             let (first, prompt) = tx.first_queued_run(key).await?.unwrap();
             assert_eq!((first, prompt.as_str()), (early.clone(), "prompt 3"));
-            assert_eq!(tx.queued_runs(key).await?, [early, late]);
+            assert_eq!(tx.queued_runs(key).await?, [early.clone(), late.clone()]);
+            assert_eq!(tx.live_runs(key).await?, [early, active.clone(), late]);
             let none = tx.queue_places(SessionKey(99)).await?;
             assert_eq!((none.first, none.last), (None, None));
             assert_eq!(tx.first_queued_run(SessionKey(99)).await?, None);
@@ -230,4 +234,97 @@ async fn queued_runs_keep_their_places() {
     })
     .await
     .unwrap();
+}
+
+/// A run that was admitted at one number and has ended at another.
+async fn settled(
+    tx: &mut dyn Tx,
+    session: SessionKey,
+    number: u128,
+    (admitted, settled): (u64, u64),
+    status: RunStatus,
+) -> Result<RunKey, Failure> {
+    let mut new = new_run(number, RunStatus::Requested);
+    new.admitted_seq = admitted;
+    let key = tx.insert_run(session, &new).await?;
+    tx.settle_run(key, &ended(status, settled)).await?;
+    Ok(key)
+}
+
+#[tokio::test]
+async fn a_restore_puts_later_settled_runs_aside_and_nothing_else() {
+    let fixture = Fixture::open().await;
+    let (session, other) = (fixture.session(1).await, fixture.session(2).await);
+    let (session_id, other_id) = (session.session_id, other.session_id);
+    let by = CheckpointId::new(Uuid::from_u128(5));
+    let at = Timestamp(WALL + 8);
+    run(&fixture.store, move |tx| {
+        let (key, other) = (session.key, other.key);
+        let session = session.clone();
+        Box::pin(async move {
+            let interrupted = RunStatus::Interrupted;
+            assert_eq!(tx.latest_interrupted_run(key).await?, None);
+            let kept = settled(tx, key, 1, (2, 3), interrupted).await?;
+            settled(tx, key, 2, (4, 5), RunStatus::Completed).await?;
+            let late = settled(tx, key, 3, (6, 7), interrupted).await?;
+            let elsewhere = settled(tx, other, 4, (6, 7), interrupted).await?;
+            let mut live = live_run(&session, 5, RunState::Queued);
+            let mut new = new_run(5, RunStatus::Queued);
+            new.admitted_seq = 8;
+            live.key = tx.insert_run(key, &new).await?;
+            tx.insert_live_run(&live).await?;
+
+            assert_eq!(tx.latest_interrupted_run(key).await?, Some(run_id(3)));
+            assert_eq!(tx.supersede_runs(key, 3, by, at).await?, 2);
+            assert_eq!(tx.latest_interrupted_run(key).await?, Some(run_id(1)));
+            assert_eq!(tx.latest_settled_run(key).await?.unwrap().key, kept);
+            let record = tx.run(late).await?;
+            assert_eq!(record.superseded_at, Some(at));
+            assert_eq!(record.superseded_by_checkpoint_id, Some(by));
+            assert_eq!(tx.run(live.key).await?.superseded_at, None);
+            assert_eq!(tx.run(elsewhere).await?.superseded_at, None);
+
+            // What was put aside keeps the mark of the first restore.
+            let again = CheckpointId::new(Uuid::from_u128(6));
+            assert_eq!(
+                tx.supersede_runs(key, 1, again, Timestamp(WALL + 9))
+                    .await?,
+                1
+            );
+            assert_eq!(tx.run(late).await?.superseded_by_checkpoint_id, Some(by));
+            assert_eq!(tx.latest_interrupted_run(key).await?, None);
+            assert_eq!(tx.latest_settled_run(key).await?, None);
+            Ok(())
+        })
+    })
+    .await
+    .unwrap();
+
+    let reader = fixture.store.reader();
+    let latest = reader.latest_settled_run("default", session_id).await;
+    assert_eq!(latest.unwrap(), None);
+    let latest = reader.latest_settled_run("default", other_id).await;
+    assert_eq!(latest.unwrap().unwrap().run_id, run_id(4));
+    let hidden = reader.latest_settled_run("other", other_id).await;
+    assert_eq!(hidden.unwrap(), None);
+    let page = PageRequest {
+        before: None,
+        limit: 9,
+    };
+    for (session, include_superseded, expected) in [
+        (Some(session_id), false, vec![5]),
+        (Some(session_id), true, vec![5, 3, 2, 1]),
+        (None, false, vec![5, 4]),
+        (None, true, vec![5, 4, 3, 2, 1]),
+    ] {
+        let filter = RunFilter {
+            session_id: session,
+            include_superseded,
+        };
+        let found = reader.runs("default", filter, page).await.unwrap();
+        let ids: Vec<_> = found.items.iter().map(|run| run.run_id).collect();
+        let expected: Vec<_> = expected.into_iter().map(run_id).collect();
+        assert_eq!(ids, expected, "{filter:?}");
+    }
+    fixture.store.close().await;
 }

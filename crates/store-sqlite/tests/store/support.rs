@@ -25,6 +25,8 @@ use uuid::Uuid;
 pub(crate) const OWNER: &str = "server:test";
 pub(crate) const WALL: i64 = 1_700_000_000_000;
 pub(crate) const LEASE: i64 = 5_000_000;
+/// On a server over a file no local owner can be alive, so the lease of one doesn't count.
+pub(crate) const LOCAL_OWNERS_ARE_DEAD: bool = true;
 
 /// A store on clocks that the test moves.
 pub(crate) struct Fixture {
@@ -187,6 +189,9 @@ pub(crate) fn session(number: u128) -> Session {
         settings: SessionSettings::default(),
         tape_id: TapeId::new(Uuid::from_u128(0x2000_0000 + number)),
         summary: SessionSummary::empty(),
+        forked_from: None,
+        restored_seq: None,
+        folded_seq: None,
         created_at: Timestamp(WALL),
         updated_at: Timestamp(WALL),
         last_activity_at: Timestamp(WALL),
@@ -252,6 +257,7 @@ pub(crate) fn event(session: &Session, run: Option<&LiveRun>, seq: u64) -> NewEv
             }
             .to_owned(),
             payload: JsonText::from_stored(r#"{"content":"a \"quoted\" line\nand ü 😀","n":1.0}"#),
+            folded_from: None,
             attempt: Some(1),
             executor_id: Some("e".to_owned()),
             trace_id: None,
@@ -283,7 +289,7 @@ pub(crate) fn question(session: &Session, run: &LiveRun, number: u128) -> Intera
 }
 
 /// A connection of the test's own, for what no store would do.
-async fn connect(dir: &Path) -> sqlx::SqliteConnection {
+pub(crate) async fn connect(dir: &Path) -> sqlx::SqliteConnection {
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.join("tapedeck.db"));
     sqlx::ConnectOptions::connect(&options).await.unwrap()
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tapedeck_domain::admit::QueuePlaces;
 use tapedeck_domain::claim::Claim;
 use tapedeck_domain::digest::Digest;
-use tapedeck_domain::id::{RunId, RunKey, SessionKey};
+use tapedeck_domain::id::{CheckpointId, RunId, RunKey, SessionKey};
 use tapedeck_domain::owner::SessionHead;
 use tapedeck_domain::run::{LiveRun, NewRun, Recovery, Run, RunStatus, SettledClaim};
 use tapedeck_domain::time::{LeaseInstant, Timestamp};
@@ -82,6 +82,9 @@ pub trait RunRows {
     async fn delete_live_run(&mut self, key: RunKey) -> Rows<()>;
     /// Locks the session's head first, then reads what the run's writes need (rules R1, R2).
     async fn lock_run(&mut self, id: RunId) -> Rows<Option<LockedRun>>;
+    /// The same, where nobody else holds the head now; `None` where somebody does (rules R2). A claim
+    /// goes on to its next candidate then.
+    async fn lock_run_if_free(&mut self, id: RunId) -> Rows<Option<LockedRun>>;
     /// A live row of a locked session.
     async fn live_run(&mut self, key: RunKey) -> Rows<Option<LiveRun>>;
     /// A run's whole record.
@@ -92,12 +95,24 @@ pub trait RunRows {
     async fn first_queued_run(&mut self, session: SessionKey) -> Rows<Option<(LiveRun, String)>>;
     /// All queued runs of a session, in order.
     async fn queued_runs(&mut self, session: SessionKey) -> Rows<Vec<LiveRun>>;
+    /// All live runs of a session, the active one and the queued ones, in order of their places.
+    async fn live_runs(&mut self, session: SessionKey) -> Rows<Vec<LiveRun>>;
     /// Writes progress to the record.
     async fn save_progress(&mut self, key: RunKey, progress: &RunProgress) -> Rows<()>;
     /// Writes the end to the record.
     async fn settle_run(&mut self, key: RunKey, settled: &SettledRun) -> Rows<()>;
     /// The newest settled run that is not superseded and was not cancelled while queued.
     async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>>;
+    /// The newest interrupted run that is not superseded.
+    async fn latest_interrupted_run(&mut self, session: SessionKey) -> Rows<Option<RunId>>;
+    /// Marks runs admitted after `session_seq` as put aside by a restore. Gives how many.
+    async fn supersede_runs(
+        &mut self,
+        session: SessionKey,
+        session_seq: u64,
+        by: CheckpointId,
+        at: Timestamp,
+    ) -> Rows<u64>;
     /// The structured context of a resumed run.
     async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>>;
     /// The agent state that a run left.

@@ -27,7 +27,7 @@ pub trait SessionRows {
     -> Rows<Option<LockedSession>>;
     /// The same by key, in any namespace.
     async fn lock_session_by_key(&mut self, key: SessionKey) -> Rows<LockedSession>;
-    /// Writes settings, `closed_at` and `updated_at`.
+    /// Writes settings, `closed_at`, `restored_seq` and `updated_at`.
     async fn save_settings(&mut self, session: &Session) -> Rows<()>;
     /// Writes the summary columns and `updated_at`.
     async fn save_summary(&mut self, session: &Session) -> Rows<()>;

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
+use tapedeck_domain::snapshot::MessageSnapshot;
+use tapedeck_domain::tape::TapeEntry;
 use tapedeck_domain::{
-    DeploymentId, InteractionId, LeaseInstant, LogId, Now, RunId, SessionId, Timestamp,
+    CheckpointId, DeploymentId, InteractionId, LeaseInstant, LogId, Now, RunId, SessionId,
+    Timestamp,
 };
-use tapedeck_store::read::{Identity, InteractionFilter};
+use tapedeck_store::read::{FeedFilter, FeedPosition, FeedSlice, Identity, InteractionFilter};
 use tapedeck_store::{
-    EventFilter, EventSlice, Failure, Lane, Page, PageRequest, Reader, SessionView, Store,
-    StoreError, StoreHealth, Work,
+    EventFilter, EventSlice, Failure, Heard, Hint, Lane, Page, PageRequest, Reader, RunFilter,
+    SessionView, Store, StoreError, StoreHealth, TapeFilter, Work,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +80,9 @@ impl Store for Away {
         self
     }
 
-    async fn change_counter(&self) -> Result<i64, StoreError> {
+    fn announce(&self, _: Vec<Hint>) {}
+
+    async fn hear(&self) -> Result<Heard, StoreError> {
         self.fail().await
     }
 
@@ -121,12 +127,37 @@ impl Reader for Away {
         self.fail().await
     }
 
-    async fn runs(
+    async fn runs(&self, _: &str, _: RunFilter, _: PageRequest) -> Result<Page<Run>, StoreError> {
+        self.fail().await
+    }
+
+    async fn latest_settled_run(&self, _: &str, _: SessionId) -> Result<Option<Run>, StoreError> {
+        self.fail().await
+    }
+
+    async fn snapshot(&self, _: &str, _: RunId) -> Result<Option<MessageSnapshot>, StoreError> {
+        self.fail().await
+    }
+
+    async fn tape(&self, _: &TapeFilter) -> Result<Vec<TapeEntry>, StoreError> {
+        self.fail().await
+    }
+
+    async fn checkpoints(
         &self,
         _: &str,
-        _: Option<SessionId>,
+        _: SessionId,
+        _: bool,
         _: PageRequest,
-    ) -> Result<Page<Run>, StoreError> {
+    ) -> Result<Page<Checkpoint>, StoreError> {
+        self.fail().await
+    }
+
+    async fn checkpoint(&self, _: &str, _: CheckpointId) -> Result<Option<Checkpoint>, StoreError> {
+        self.fail().await
+    }
+
+    async fn head_seqs(&self, _: &[SessionId]) -> Result<Vec<(SessionId, u64)>, StoreError> {
         self.fail().await
     }
 
@@ -135,6 +166,18 @@ impl Reader for Away {
     }
 
     async fn events(&self, _: &EventFilter) -> Result<EventSlice, StoreError> {
+        self.fail().await
+    }
+
+    async fn fold_over(&self, _: SessionId, _: u64) -> Result<Option<u64>, StoreError> {
+        self.fail().await
+    }
+
+    async fn feed(&self, _: &FeedFilter) -> Result<FeedSlice, StoreError> {
+        self.fail().await
+    }
+
+    async fn feed_end(&self) -> Result<FeedPosition, StoreError> {
         self.fail().await
     }
 

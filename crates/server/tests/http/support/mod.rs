@@ -15,7 +15,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tapedeck_control_plane::ids::TimeOrdered;
-use tapedeck_control_plane::{ControlPlane, Lifecycle, Options};
+use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options};
 use tapedeck_domain::Timing;
 use tapedeck_domain::owner::Authority;
 use tapedeck_server::{ServerState, router};
@@ -24,7 +24,7 @@ use tower::ServiceExt;
 
 pub(crate) use away::Away;
 pub(crate) use frames::{Frame, Frames, ids};
-pub(crate) use live::Live;
+pub(crate) use live::{Claim, Live};
 
 /// Some identifier.
 pub(crate) const ID: &str = "018f0000-0000-7000-8000-000000000001";
@@ -63,7 +63,7 @@ impl Api {
             lifecycle: Lifecycle::new(),
             ring_events: 2,
             ring_bytes: 1024 * 1024,
-            shared_store: false,
+            hints: Hints::Sent,
         });
         let mut state = ServerState::local(control.clone(), "0.0.0-test");
         change(&mut state);

@@ -1,0 +1,209 @@
+//! Checkpoints of a session: capture, list, delete, restore; and forks.
+
+use tapedeck_domain::{CheckpointId, SessionId};
+use tapedeck_protocol::checkpoint::{
+    CheckpointResponse, CreateCheckpointRequest, ForkRequest, RestoreRequest,
+};
+
+use super::{PageArgs, more};
+use crate::commands::local;
+use crate::context::Connection;
+use crate::output::{Printer, or_nothing, short, time};
+
+/// Which checkpoints.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck sessions checkpoints SESSION
+  tapedeck sessions checkpoints SESSION --all --json")]
+pub(crate) struct ListArgs {
+    /// The session
+    session: SessionId,
+    /// Also those that were deleted or put aside by a restore
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    page: PageArgs,
+}
+
+/// What to capture.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck sessions checkpoint SESSION
+  tapedeck sessions checkpoint SESSION --label 'before the rewrite'")]
+pub(crate) struct CaptureArgs {
+    /// The session; no run may be active
+    session: SessionId,
+    /// What to call the place
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+}
+
+/// A checkpoint of a session.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct One {
+    /// The session; no run may be active
+    session: SessionId,
+    /// The checkpoint
+    checkpoint: CheckpointId,
+}
+
+/// From where to fork.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck sessions fork SESSION
+  tapedeck sessions fork SESSION --checkpoint CHECKPOINT --title 'another way'
+  tapedeck sessions fork SESSION --seq 120
+
+Without a place the fork starts from what has settled by now.")]
+pub(crate) struct ForkArgs {
+    /// The session
+    session: SessionId,
+    /// Start from this checkpoint, with its settings
+    #[arg(long, value_name = "ID", conflicts_with = "seq")]
+    checkpoint: Option<CheckpointId>,
+    /// Start from what had settled by the event with this number
+    #[arg(long, value_name = "N")]
+    seq: Option<u64>,
+    /// The new session's title [default: that of the session]
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+}
+
+/// Lists checkpoints.
+pub(crate) async fn list(
+    args: ListArgs,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<()> {
+    let paging = args.page.paging();
+    let client = &connection.client;
+    let list = client.checkpoints(args.session, args.all, &paging).await?;
+    if printer.is_json() {
+        return Ok(printer.object(&list)?);
+    }
+    let rows: Vec<_> = list.checkpoints.iter().map(row).collect();
+    let head = ["CHECKPOINT", "LABEL", "EVENT", "CREATED", "STATE"];
+    printer.table(&head, &rows, "the session has no checkpoints")?;
+    Ok(more(printer, list.next_cursor.as_deref())?)
+}
+
+fn row(checkpoint: &CheckpointResponse) -> Vec<String> {
+    let state = match (checkpoint.deleted_at, checkpoint.superseded_at) {
+        (Some(_), _) => "deleted",
+        (None, Some(_)) => "put aside",
+        (None, None) => "active",
+    };
+    vec![
+        checkpoint.checkpoint_id.to_string(),
+        short(checkpoint.label.as_deref().unwrap_or("-"), 60),
+        checkpoint.session_seq.to_string(),
+        time(Some(checkpoint.created_at)),
+        state.to_owned(),
+    ]
+}
+
+/// Captures a checkpoint.
+pub(crate) async fn capture(
+    args: CaptureArgs,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<()> {
+    connection.touch(args.session);
+    let request = CreateCheckpointRequest {
+        label: args.label,
+        command_id: None,
+    };
+    let client = &connection.client;
+    let checkpoint = client.create_checkpoint(args.session, &request).await?;
+    if printer.is_json() {
+        return Ok(printer.object(&checkpoint)?);
+    }
+    Ok(printer.fields(&[
+        ("checkpoint", checkpoint.checkpoint_id.to_string()),
+        ("label", or_nothing(checkpoint.label.as_ref())),
+        ("event", checkpoint.session_seq.to_string()),
+        ("tape position", checkpoint.tape_position.to_string()),
+        ("created", time(Some(checkpoint.created_at))),
+    ])?)
+}
+
+/// Drops a checkpoint from the active list.
+pub(crate) async fn delete(
+    one: One,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<()> {
+    connection.touch(one.session);
+    let client = &connection.client;
+    client
+        .delete_checkpoint(one.session, one.checkpoint)
+        .await?;
+    if printer.is_json() {
+        let deleted = serde_json::json!({"checkpoint_id": one.checkpoint, "deleted": true});
+        return Ok(printer.object(&deleted)?);
+    }
+    Ok(printer.line(format!("checkpoint {}: deleted", one.checkpoint))?)
+}
+
+/// Puts a session back to a checkpoint.
+pub(crate) async fn restore(
+    one: One,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<()> {
+    connection.touch(one.session);
+    let request = RestoreRequest::default();
+    let restored = connection
+        .client
+        .restore_session(one.session, one.checkpoint, &request)
+        .await?;
+    if printer.is_json() {
+        return Ok(printer.object(&restored)?);
+    }
+    Ok(printer.fields(&[
+        ("session", restored.session_id.to_string()),
+        ("checkpoint", one.checkpoint.to_string()),
+        (
+            "label",
+            or_nothing(restored.latest_checkpoint_label.as_ref()),
+        ),
+        ("status", restored.status.to_string()),
+        ("last run", or_nothing(restored.last_run_id)),
+    ])?)
+}
+
+/// Makes a new session from a place of another.
+pub(crate) async fn fork(
+    args: ForkArgs,
+    connection: &Connection,
+    printer: Printer,
+) -> anyhow::Result<()> {
+    connection.touch(args.session);
+    let request = ForkRequest {
+        checkpoint_id: args.checkpoint,
+        session_seq: args.seq,
+        title: args.title,
+        command_id: None,
+    };
+    let fork = connection
+        .client
+        .fork_session(args.session, &request)
+        .await?;
+    connection.touch(fork.session_id);
+    if let Some(embedded) = &connection.embedded {
+        local::inherit(embedded, args.session, fork.session_id)?;
+    }
+    if printer.is_json() {
+        return Ok(printer.object(&fork)?);
+    }
+    let origin = fork.forked_from;
+    Ok(printer.fields(&[
+        ("session", fork.session_id.to_string()),
+        ("title", or_nothing(fork.title.as_ref())),
+        ("forked from", args.session.to_string()),
+        (
+            "at event",
+            or_nothing(origin.map(|origin| origin.session_seq)),
+        ),
+    ])?)
+}

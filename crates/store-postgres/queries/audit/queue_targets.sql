@@ -1,0 +1,13 @@
+SELECT
+    s.session_id AS "session_id?",
+    r.run_id AS "run_id?",
+    'is offered to other executors than its session names' AS "detail!"
+FROM run_queue q
+JOIN runs r ON r.run_key = q.run_key
+JOIN sessions s ON s.session_key = q.session_key
+WHERE q.pool IS DISTINCT FROM s.run_target::json #>> '{executor,pool}'
+   OR q.executor_kind IS DISTINCT FROM s.run_target::json #>> '{executor,executor_kind}'
+   OR q.pinned_executor IS DISTINCT FROM s.run_target::json #>> '{executor,executor_id}'
+   OR q.labels IS DISTINCT FROM (s.run_target::json #> '{executor,labels}')::text
+   OR q.label_key <> sha256(convert_to(q.labels, 'UTF8'))
+LIMIT $1

@@ -1,0 +1,20 @@
+-- A session has at most one run in the queue.
+SELECT
+    l.run_key,
+    l.run_id
+FROM sessions s
+JOIN session_heads h ON h.session_key = s.session_key
+JOIN run_queue q ON q.session_key = s.session_key
+JOIN run_heads l ON l.run_key = q.run_key
+WHERE s.session_id = $7
+  AND q.pool = $1
+  AND q.executor_kind = $2
+  AND q.label_key = ANY($3)
+  AND (q.pinned_executor IS NULL OR q.pinned_executor = $4)
+  AND q.ready_at <= $5
+  AND (
+    h.owner_id IS NULL
+    OR h.owner_id = $6
+    OR h.owner_expires_at IS NULL
+    OR h.owner_expires_at <= $5
+  )

@@ -1,0 +1,160 @@
+//! The deployment's one row, and the outage credit over all leases (rules R6).
+
+use async_trait::async_trait;
+use sqlx::PgConnection;
+use tapedeck_domain::Timestamp;
+use tapedeck_domain::id::{DeploymentId, LogId};
+use tapedeck_domain::time::LeaseInstant;
+use tapedeck_store::read::Identity;
+use tapedeck_store::rows::{Deployment, DeploymentRows, Rows};
+use uuid::Builder;
+
+use crate::error::{expect_rows, from_sqlx};
+use crate::tx::PostgresTx;
+
+/// The database's identity; made where it has none yet.
+pub(crate) async fn identity(conn: &mut PgConnection, created_at: Timestamp) -> Rows<Identity> {
+    sqlx::query!(
+        "INSERT INTO deployment (id, deployment_id, log_id, created_at)
+         VALUES (1, $1, $2, $3)
+         ON CONFLICT (id) DO NOTHING",
+        Builder::from_random_bytes(rand::random()).into_uuid(),
+        Builder::from_random_bytes(rand::random()).into_uuid(),
+        created_at.0,
+    )
+    .execute(&mut *conn)
+    .await
+    .map_err(from_sqlx)?;
+    let row = sqlx::query!("SELECT deployment_id, log_id FROM deployment WHERE id = 1")
+        .fetch_one(conn)
+        .await
+        .map_err(from_sqlx)?;
+    Ok(Identity {
+        deployment_id: DeploymentId::new(row.deployment_id),
+        log_id: LogId::new(row.log_id),
+    })
+}
+
+#[async_trait]
+impl DeploymentRows for PostgresTx<'_> {
+    /// The row stays locked, before everything else that the transaction locks: of several instances
+    /// that come back from one outage, each must see what the one before has credited.
+    async fn deployment(&mut self) -> Rows<Deployment> {
+        let alive_at =
+            sqlx::query_scalar!("SELECT alive_at FROM deployment WHERE id = 1 FOR UPDATE")
+                .fetch_one(self.conn())
+                .await
+                .map_err(from_sqlx)?;
+        Ok(Deployment {
+            alive_at: alive_at.map(LeaseInstant),
+            boot_changed: false,
+        })
+    }
+
+    async fn set_alive(&mut self, at: LeaseInstant) -> Rows<()> {
+        let done = sqlx::query!("UPDATE deployment SET alive_at = $1 WHERE id = 1", at.0)
+            .execute(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+        expect_rows("deployment", done.rows_affected(), 1)
+    }
+
+    /// Every lease moment is kept in step: what was live at `alive_at` is moved by the gap, and so is
+    /// when executors were last seen and when live claims were made. Executors are locked first, then
+    /// every head with a lease that may live, each in the order of their keys (rules R2); the rest
+    /// belongs to these heads.
+    async fn shift_leases(&mut self, alive_at: LeaseInstant, gap_ms: i64) -> Rows<u64> {
+        let (alive_at, gap) = (alive_at.0, gap_ms);
+        self.lock_leases().await?;
+        let conn = self.conn();
+        sqlx::query!("UPDATE executors SET last_seen = last_seen + $1", gap)
+            .execute(&mut *conn)
+            .await
+            .map_err(from_sqlx)?;
+        sqlx::query!(
+            // Two partial indexes hold every head with a lease that may live.
+            "UPDATE session_heads SET owner_expires_at = owner_expires_at + $2
+             WHERE owner_expires_at > $1 AND session_key IN (
+                SELECT session_key FROM session_heads WHERE active_run_key IS NOT NULL
+                UNION ALL
+                SELECT session_key FROM session_heads
+                WHERE active_run_key IS NULL AND NOT released
+             )",
+            alive_at,
+            gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        let claims = sqlx::query!(
+            "UPDATE run_heads SET
+                lease_expires_at = lease_expires_at + $2,
+                cancel_deadline = cancel_deadline + $2
+             WHERE lease_expires_at > $1",
+            alive_at,
+            gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE run_heads SET ready_at = ready_at + $2 WHERE ready_at > $1",
+            alive_at,
+            gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE run_queue SET ready_at = ready_at + $2 WHERE ready_at > $1",
+            alive_at,
+            gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE interactions SET deadline = deadline + $2
+             WHERE status = 'pending' AND deadline > $1",
+            alive_at,
+            gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE claims SET claimed_at = claimed_at + $1
+             WHERE run_key IN (SELECT run_key FROM run_heads)",
+            gap,
+        )
+        .execute(conn)
+        .await
+        .map_err(from_sqlx)?;
+        Ok(claims.rows_affected())
+    }
+}
+
+impl PostgresTx<'_> {
+    /// Locks whatever the credit for an outage moves, in statements that do nothing else (rules R1).
+    async fn lock_leases(&mut self) -> Rows<()> {
+        sqlx::query!("SELECT FROM executors ORDER BY executor_id FOR UPDATE")
+            .execute(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+        sqlx::query!(
+            "SELECT FROM session_heads
+             WHERE session_key IN (
+                SELECT session_key FROM session_heads WHERE active_run_key IS NOT NULL
+                UNION ALL
+                SELECT session_key FROM session_heads
+                WHERE active_run_key IS NULL AND NOT released
+             )
+             ORDER BY session_key
+             FOR UPDATE"
+        )
+        .execute(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(())
+    }
+}

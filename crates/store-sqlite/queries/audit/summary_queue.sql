@@ -1,0 +1,26 @@
+SELECT
+    q.session_id AS "session_id?: Vec<u8>",
+    NULL AS "run_id?: Vec<u8>",
+    'has ' || q.waiting || ' queued and ' || q.active || ' active runs, and its summary says '
+        || q.queued_runs || ' queued with ' || q.pending_interactions || ' open questions' AS "detail!: String"
+FROM (
+    SELECT
+        s.session_id,
+        s.queued_runs,
+        s.queue_held,
+        s.pending_interactions,
+        (
+            SELECT count(*) FROM run_heads l
+            WHERE l.session_key = s.session_key AND l.status = 'queued'
+        ) AS waiting,
+        (
+            SELECT count(*) FROM run_heads l
+            WHERE l.session_key = s.session_key AND l.status <> 'queued'
+        ) AS active
+    FROM sessions s
+) AS q
+WHERE q.queued_runs <> q.waiting
+   OR q.queue_held = 1 AND q.waiting = 0
+   OR q.queue_held = 0 AND q.waiting > 0 AND q.active = 0
+   OR q.pending_interactions > 0 AND q.active = 0
+LIMIT ?1
