@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::{self, session_in, text};
 use crate::database;
+use crate::http::Request;
 use crate::server::{Place, Server, processes_marked};
 use crate::wait::eventually;
 
@@ -297,6 +298,9 @@ async fn the_shapes_that_scripts_read_are_stable() {
     let server = Server::start(&place).await;
     let address = server.address;
     let session = api::session_of(address, &json!({"title": "shapes"})).await;
+    let path = format!("/sessions/{session}/checkpoints");
+    let label = json!({"label": "place"});
+    Request::post(path, &label).send(address).await.ok();
     let (run, _) = api::prompt(address, &session, "go").await;
     let claim = api::Claim::take(address, "default").await;
     let question = json!({"request_id": "q", "tool_name": "edit", "wait_seconds": 0});
@@ -307,6 +311,9 @@ async fn the_shapes_that_scripts_read_are_stable() {
         "sessions list",
         &format!("sessions show {session}"),
         &format!("sessions events {session} --kinds RunRequested"),
+        &format!("sessions result {session}"),
+        &format!("sessions tape {session}"),
+        &format!("sessions checkpoints {session}"),
         &format!("runs list {session}"),
         &format!("runs show {run}"),
         "approvals list",
@@ -337,7 +344,17 @@ async fn the_help_is_as_documented() {
         "sessions list",
         "sessions show",
         "sessions events",
+        "sessions tape",
+        "sessions export",
+        "sessions result",
+        "sessions checkpoints",
+        "sessions checkpoint",
+        "sessions delete-checkpoint",
+        "sessions restore",
+        "sessions fork",
+        "sessions delete",
         "runs",
+        "runs list",
         "approvals",
         "approvals list",
         "approvals approve",

@@ -1,5 +1,9 @@
-//! The load of the crash test: clients that start sessions, play executors, ask and answer, and keep
-//! a ledger of everything they were told. They repeat what got no answer, as real ones do.
+//! The load of the chaos tests: clients that start sessions, play executors, ask and answer, capture
+//! places and go back to them, and keep a ledger of everything they were told. They repeat what got no
+//! answer, as real ones do, and ask whichever server they come upon.
+
+mod checks;
+mod hand;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,45 +12,73 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Claim, is_terminal, seq, text};
+use crate::api::{self, is_terminal, seq, text};
 use crate::http::{Answer, Request};
 use crate::wait::within;
+pub(crate) use hand::Hand;
 
 /// The real executor's pool.
 pub(crate) const POOL: &str = "demo";
+/// For a request that is repeated, through all that happens to the servers.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A captured place.
+#[derive(Debug, Clone)]
+pub(crate) struct Captured {
+    pub(crate) checkpoint: String,
+    pub(crate) seq: u64,
+}
 
 /// What clients were told.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) sessions: Vec<String>,
+    /// Forked sessions with the checkpoint that they start from.
+    pub(crate) forks: HashMap<String, String>,
     /// Session, run and the number of its `RunRequested`.
     pub(crate) runs: Vec<(String, String, u64)>,
     /// Records by session.
     pub(crate) events: HashMap<String, Vec<Value>>,
+    /// Executors' own entries, by session.
+    pub(crate) entries: HashMap<String, Vec<Value>>,
+    /// How many messages a run has reported.
+    pub(crate) snapshots: HashMap<String, u64>,
     /// Runs that were reported as ended, and how.
     pub(crate) ends: Vec<(String, String)>,
     /// Questions and their last known status.
     pub(crate) questions: HashMap<String, String>,
-    /// What followers saw of each session, in order.
-    pub(crate) seen: HashMap<String, Vec<(u64, Value)>>,
+    /// Places by session, in their order.
+    pub(crate) captured: HashMap<String, Vec<Captured>>,
+    /// The checkpoints that a session was put back to, in their order.
+    pub(crate) restored: HashMap<String, Vec<String>>,
+    /// What each follower of a session saw, in order.
+    pub(crate) seen: HashMap<(String, usize), Vec<(u64, Value)>>,
+}
+
+fn count<K, T>(map: &HashMap<K, Vec<T>>) -> usize {
+    map.values().map(Vec::len).sum()
 }
 
 impl Ledger {
     pub(crate) fn size(&self) -> String {
-        let count = |map: &HashMap<String, Vec<_>>| map.values().map(Vec::len).sum::<usize>();
         format!(
-            "{} sessions, {} runs, {} events, {} ends, {} questions, {} frames",
+            "{} sessions ({} forks), {} runs, {} events, {} entries, {} ends, {} questions, \
+             {} places, {} restores, {} frames",
             self.sessions.len(),
+            self.forks.len(),
             self.runs.len(),
             count(&self.events),
+            count(&self.entries),
             self.ends.len(),
             self.questions.len(),
-            self.seen.values().map(Vec::len).sum::<usize>(),
+            count(&self.captured),
+            count(&self.restored),
+            count(&self.seen),
         )
     }
 }
@@ -54,33 +86,51 @@ impl Ledger {
 /// What all clients of one test share.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
-    pub(crate) address: SocketAddr,
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) ledger: Arc<Mutex<Ledger>>,
+    /// How many follow each session.
+    pub(crate) followers: usize,
     pub(crate) stop: CancellationToken,
 }
 
 impl World {
+    pub(crate) fn of(addresses: &[SocketAddr], followers: usize, stop: &CancellationToken) -> Self {
+        Self {
+            addresses: addresses.to_vec(),
+            ledger: Arc::default(),
+            followers,
+            stop: stop.clone(),
+        }
+    }
+
+    /// Whichever server a client comes upon.
+    pub(crate) fn somewhere(&self) -> SocketAddr {
+        self.addresses[rand::rng().random_range(0..self.addresses.len())]
+    }
+
     pub(crate) fn note<T>(&self, note: impl FnOnce(&mut Ledger) -> T) -> T {
         note(&mut self.ledger.lock().unwrap())
     }
 
     /// Sends the same bytes until there is an answer that isn't about the server's own state.
-    async fn insist(&self, request: &Request) -> Answer {
+    pub(crate) async fn insist(&self, request: &Request) -> Answer {
+        let last = Mutex::new(String::new());
         let sending = async {
             loop {
-                match request.try_send(self.address).await {
+                let said = match request.try_send(self.somewhere()).await {
                     Ok(answer) if answer.status < 500 && answer.status != 429 => return answer,
                     // Away, draining or overloaded: a moment later again.
-                    Ok(_) | Err(_) => sleep(Duration::from_millis(20)).await,
-                }
+                    Ok(answer) => answer.text(),
+                    Err(error) => error.to_string(),
+                };
+                *last.lock().unwrap() = said;
+                sleep(Duration::from_millis(20)).await;
             }
         };
-        within(
-            "an answer to a request that is repeated",
-            Duration::from_mins(1),
-            sending,
-        )
-        .await
+        match tokio::time::timeout(PATIENCE, sending).await {
+            Ok(answer) => answer,
+            Err(_) => panic!("no answer to a repeated request: {last:?}: {request:?}"),
+        }
     }
 
     /// A write with an idempotency key.
@@ -111,7 +161,12 @@ impl World {
         let path = format!("/sessions/{session}/{kind}");
         let answer = self.write(&path, &json!({"prompt": prompt}), rng).await;
         if answer.status == 409 {
-            assert_eq!(answer.problem().1, "session_busy");
+            // After a restore to the beginning there is nothing to resume.
+            let code = answer.problem().1;
+            assert!(
+                ["session_busy", "nothing_to_resume"].contains(&code.as_str()),
+                "{code}"
+            );
             return None;
         }
         assert_eq!(answer.status, 202, "{}", answer.text());
@@ -137,243 +192,60 @@ impl World {
         false
     }
 
-    /// Follows a session, through all that happens to the server, until the test ends.
-    async fn follow(self, session: String) {
-        while !self.stop.is_cancelled() {
-            let last = self.note(|ledger| {
-                ledger
-                    .seen
-                    .get(&session)
-                    .and_then(|seen| seen.last())
-                    .map(|(id, _)| *id)
-            });
-            let mut request = Request::get(format!("/sessions/{session}/events"));
-            if let Some(last) = last {
+    /// Works on a session while others follow it; ends when all of them have seen everything.
+    async fn followed(&self, session: &str, work: impl Future<Output = ()>) {
+        let (goal, _) = watch::channel(u64::MAX);
+        let following = (0..self.followers)
+            .map(|number| self.follow(session.to_owned(), number, goal.subscribe()));
+        let working = async {
+            work.await;
+            let shown = Request::get(format!("/sessions/{session}"));
+            let head = self.insist(&shown).await.ok()["head_seq"].as_u64();
+            goal.send_replace(head.unwrap());
+        };
+        tokio::join!(futures::future::join_all(following), working);
+    }
+
+    /// Follows a session, through all that happens to the servers, until it has seen the goal.
+    async fn follow(&self, session: String, number: usize, mut goal: watch::Receiver<u64>) {
+        let key = (session, number);
+        let mut last: u64 = 0;
+        while last < *goal.borrow() {
+            let mut request = Request::get(format!("/sessions/{}/events", key.0));
+            if last > 0 {
                 request = request.header("last-event-id", last.to_string());
             }
-            let Ok(mut frames) = request.try_open(self.address).await else {
+            let Ok(mut frames) = request.try_open(self.somewhere()).await else {
                 sleep(Duration::from_millis(30)).await;
                 continue;
             };
-            loop {
+            // Some followers change servers for no reason at all.
+            let patience = rand::rng().random_range(1..200);
+            for _ in 0..patience {
+                if last >= *goal.borrow_and_update() {
+                    break;
+                }
                 let frame = tokio::select! {
-                    () = self.stop.cancelled() => return,
+                    _moved = goal.changed() => continue,
                     frame = frames.next() => frame,
                 };
                 let Some(frame) = frame else { break };
                 if let Some(id) = frame.id {
+                    last = id;
                     let seen = (id, frame.data);
-                    self.note(|ledger| ledger.seen.entry(session.clone()).or_default().push(seen));
+                    self.note(|ledger| ledger.seen.entry(key.clone()).or_default().push(seen));
                 }
             }
-        }
-    }
-}
-
-/// A client that starts sessions and is their executor, too.
-pub(crate) struct Hand {
-    pub(crate) world: World,
-    pub(crate) pool: String,
-    pub(crate) rng: StdRng,
-    pub(crate) events: u64,
-}
-
-/// Whether a claim is still good.
-enum Held {
-    Yes,
-    Lost,
-}
-
-impl Hand {
-    pub(crate) async fn work(mut self) {
-        while !self.world.stop.is_cancelled() {
-            let session = self.world.session(&self.pool, &mut self.rng).await;
-            let follower = self.world.clone().follow(session.clone());
-            let following = async {
-                for round in 0..self.rng.random_range(2..5) {
-                    if !self.one_run(&session, round).await {
-                        break;
-                    }
-                }
-            };
-            // A request that is on its way when the test ends is waited for: what it made counts.
-            tokio::select! {
-                () = following => {}
-                () = beside(follower) => {}
-            }
-        }
-    }
-
-    /// One run from prompt to end; `false` if the test ends before.
-    async fn one_run(&mut self, session: &str, round: u32) -> bool {
-        let kind = if round > 0 && self.rng.random_bool(0.5) {
-            "resume"
-        } else {
-            "prompt"
-        };
-        let Some(run) = self
-            .world
-            .admit(session, kind, "by hand", &mut self.rng)
-            .await
-        else {
-            return !self.world.stop.is_cancelled();
-        };
-        let Some(claim) = self.claim(&run).await else {
-            return self.world.settled(&run).await;
-        };
-        // Acknowledged first, or the claim would end with its short lease.
-        let mut held = self
-            .under(&claim, "heartbeat", json!({}))
-            .await
-            .map_or(Held::Lost, |_| Held::Yes);
-        for _ in 0..self.rng.random_range(1..12) {
-            if self.world.stop.is_cancelled() || matches!(held, Held::Lost) {
-                break;
-            }
-            held = if self.rng.random_bool(0.15) {
-                self.ask(&claim).await
-            } else {
-                self.upload(&claim).await
-            };
-        }
-        // One in six is abandoned, as by an executor that died.
-        if matches!(held, Held::Yes) && self.rng.random_bool(0.85) {
-            self.complete(&claim).await;
-        }
-        self.world.settled(&run).await
-    }
-
-    /// Claims the run; `None` if it is gone or the test ends before.
-    async fn claim(&mut self, run: &str) -> Option<Claim> {
-        while !self.world.stop.is_cancelled() {
-            let id = format!("{:032x}", self.rng.random::<u128>());
-            let body = json!({
-                "executor_id": self.pool, "pool": self.pool, "claim_request_id": id,
-                "lease_seconds": 10, "wait_seconds": 2,
-            });
-            let answer = self
-                .world
-                .insist(&Request::post("/executor/runs/claim", &body))
-                .await;
-            match answer.status {
-                200 => {
-                    let claim = Claim::of(answer.json());
-                    assert_eq!(claim.run_id, run, "the pool has one run at a time");
-                    return Some(claim);
-                }
-                404 => assert_eq!(answer.problem().1, "no_run_available"),
-                _ => assert_eq!(answer.problem(), (409, "claim_lost".to_owned())),
-            }
-            if is_terminal(&self.world.status(run).await) {
-                return None;
-            }
-        }
-        None
-    }
-
-    /// A call under a claim; `None` if the claim is lost.
-    async fn under(&self, claim: &Claim, action: &str, body: Value) -> Option<Answer> {
-        let answer = self.world.insist(&claim.request(action, body)).await;
-        if answer.status == 409 {
-            let (_, code) = answer.problem();
-            assert!(
-                ["claim_lost", "run_settled"].contains(&code.as_str()),
-                "{action}: {code}"
-            );
-            return None;
-        }
-        assert!(
-            (200..300).contains(&answer.status),
-            "{action}: {}",
-            answer.text()
-        );
-        Some(answer)
-    }
-
-    async fn upload(&mut self, claim: &Claim) -> Held {
-        let count = self.rng.random_range(1..20);
-        let events: Vec<_> = (0..count)
-            .map(|_| {
-                self.events += 1;
-                api::words(
-                    &format!("{}-{}", self.pool, self.events),
-                    &format!("{}\n", self.events),
-                )
-            })
-            .collect();
-        let Some(answer) = self.under(claim, "events", json!({"events": events})).await else {
-            return Held::Lost;
-        };
-        let records = api::records(&answer.json());
-        for (sent, record) in events.iter().zip(&records) {
-            assert_eq!(
-                (&record["event_id"], &record["payload"]),
-                (&sent["event_id"], &sent["data"])
-            );
-        }
-        let session = claim.session_id.clone();
-        self.world
-            .note(|ledger| ledger.events.entry(session).or_default().extend(records));
-        Held::Yes
-    }
-
-    /// Asks a person, is the person, and hears the answer.
-    async fn ask(&mut self, claim: &Claim) -> Held {
-        let id = format!("q{:016x}", self.rng.random::<u64>());
-        let body = json!({"request_id": id, "tool_name": "edit", "wait_seconds": 0});
-        let Some(asked) = self.under(claim, "approval", body.clone()).await else {
-            return Held::Lost;
-        };
-        let question = text(&asked.json(), "interaction_id");
-        self.note_question(&question, "pending");
-        let approved: bool = self.rng.random();
-        let path = format!("/interactions/{question}/resolve");
-        let answered = self
-            .world
-            .insist(&Request::post(path, &json!({"approved": approved})))
-            .await;
-        if answered.status == 409 {
-            // The claim was lost meanwhile, and the question with it.
-            assert_eq!(answered.problem().1, "already_resolved");
-            return Held::Lost;
-        }
-        let status = text(&answered.ok(), "status");
-        assert_eq!(status, if approved { "approved" } else { "denied" });
-        self.note_question(&question, &status);
-        let Some(heard) = self.under(claim, "approval", body).await else {
-            return Held::Lost;
-        };
-        assert_eq!(heard.json()["approved"], approved, "{}", heard.text());
-        Held::Yes
-    }
-
-    fn note_question(&self, question: &str, status: &str) {
-        self.world.note(|ledger| {
-            ledger
-                .questions
-                .insert(question.to_owned(), status.to_owned())
-        });
-    }
-
-    async fn complete(&mut self, claim: &Claim) {
-        let (status, error) = *[("completed", None), ("failed", Some("by chance"))]
-            .choose(&mut self.rng)
-            .unwrap();
-        let body = json!({"status": status, "error": error});
-        if let Some(settled) = self.under(claim, "complete", body).await {
-            assert_eq!(settled.json()["status"], status);
-            self.world
-                .note(|ledger| ledger.ends.push((claim.run_id.clone(), status.to_owned())));
         }
     }
 }
 
 /// What the real executor's runs say when nothing is lost.
-pub(crate) fn expected_words() -> String {
+fn expected_words() -> String {
     format!("begin{}end", api::numbered("chunk", 20))
 }
 
-/// A client of the real executor.
+/// A client of the real executors.
 pub(crate) async fn prompting(world: World, mut rng: StdRng) {
     while !world.stop.is_cancelled() {
         let session = world.session(POOL, &mut rng).await;
@@ -394,15 +266,9 @@ pub(crate) async fn prompting(world: World, mut rng: StdRng) {
                 }
             }
         };
-        tokio::select! {
-            () = working => {}
-            () = beside(world.clone().follow(session.clone())) => {}
-        }
+        let what = "a client of the real executors comes to an end";
+        // A bound for what has no other: followers that see nothing would wait for ever.
+        let most = Duration::from_mins(4);
+        within(what, most, world.followed(&session, working)).await;
     }
-}
-
-/// Goes on beside something else and never ends it.
-async fn beside(task: impl Future<Output = ()>) {
-    task.await;
-    std::future::pending::<()>().await;
 }

@@ -47,6 +47,8 @@ mod approvals;
 #[cfg(test)]
 mod busy;
 #[cfg(test)]
+mod checkpoints;
+#[cfg(test)]
 mod cli;
 #[cfg(test)]
 mod crash;

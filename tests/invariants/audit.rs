@@ -159,15 +159,20 @@ const DAMAGES: &[Damage] = &[
          (SELECT min(event_key) FROM events WHERE kind = 'StreamDelta')",
     ),
     Damage {
-        besides: &[Check::RunStates, Check::Queue, Check::LiveRuns, Check::ActiveRun],
+        besides: &[
+            Check::ActiveRun,
+            Check::LiveRuns,
+            Check::RunStates,
+            Check::Queue,
+            Check::SummaryRuns,
+            Check::SummaryQueue,
+            Check::SummaryStatus,
+        ],
         ..damage(
             Check::OneActiveRun,
-            &["run_heads", "sessions"],
-            "UPDATE sessions SET queued_runs = queued_runs - 1, turn_status = turn_status \
-             WHERE queued_runs > 0 AND active_run_id IS NOT NULL AND status = 'running' \
-               AND turn_status = 'running'; \
-             UPDATE run_heads SET status = 'requested' WHERE status = 'queued' AND session_key IN \
-             (SELECT session_key FROM sessions WHERE turn_status = 'running')",
+            &["run_heads"],
+            "UPDATE run_heads SET status = 'requested' WHERE status = 'queued' AND session_key IN \
+             (SELECT session_key FROM session_heads WHERE active_run_key IS NOT NULL)",
         )
     },
     damage(
@@ -324,14 +329,18 @@ fn own_damages(kind: Kind) -> Vec<(Check, &'static str, &'static str)> {
         Kind::Sqlite => vec![
             (
                 Check::FileIsSound,
-                "PRAGMA ignore_check_constraints = ON; \
-                 UPDATE deployment SET log_id = log_id || x'00'",
-                "UPDATE deployment SET log_id = substr(log_id, 1, 16)",
+                // An index that lacks its row.
+                "PRAGMA writable_schema = ON; \
+                 UPDATE sqlite_schema SET sql = replace(sql, '(created_at)', '(entry_key)') \
+                 WHERE name = 'idempotency_keys_by_age'",
+                "PRAGMA writable_schema = ON; \
+                 UPDATE sqlite_schema SET sql = replace(sql, '(entry_key)', '(created_at)') \
+                 WHERE name = 'idempotency_keys_by_age'",
             ),
             (
                 Check::Digests,
-                "UPDATE idempotency_keys SET body_digest = body_digest || x'00'",
-                "UPDATE idempotency_keys SET body_digest = substr(body_digest, 1, 32)",
+                "UPDATE idempotency_keys SET body_digest = zeroblob(33)",
+                "UPDATE idempotency_keys SET body_digest = zeroblob(32)",
             ),
         ],
         Kind::Postgres | Kind::PostgresWithoutHints => vec![

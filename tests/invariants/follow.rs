@@ -231,7 +231,7 @@ async fn no_number_is_seen_before_its_commit(t: TestControl) {
     ));
     t.store.refuse_inserts_into("events").await;
     assert!(t.say(&claim, "lost", "x").await.is_err());
-    t.store.allow_inserts().await;
+    t.store.allow_writes().await;
     t.say(&claim, "kept", "x").await.unwrap();
     let Some(Followed::Events(events)) = next(&mut follower).await else {
         panic!("events expected")

@@ -56,6 +56,7 @@ macro_rules! on_postgres {
 }
 
 mod admission;
+mod archive;
 mod audit;
 mod busy;
 mod claims;
@@ -64,9 +65,12 @@ mod follow;
 mod idempotency;
 mod instances;
 mod interactions;
+mod maintenance;
 mod outages;
 mod ownership;
 mod recovery;
+mod restore;
 mod resume;
 mod sequence;
 mod sessions;
+mod write_paths;

@@ -37,7 +37,8 @@ async fn resume_creates_linked_run_and_changes_no_other(t: TestControl) {
         "resume_from_event_id": end.event_id,
         "resume_reason": "user_resume",
         "resume_context_injected": true,
-        "resume_context_strategy": "tape_tail",
+        "resume_context_strategy": "checkpoint+tape_tail+message_snapshot",
+        "checkpoint_count": 0,
         "resume_boundary_anchor_type": "resume_boundary",
         "resume_plan_note_included": false,
         "resume_tape_tail_entry_count": 3,
@@ -47,11 +48,7 @@ async fn resume_creates_linked_run_and_changes_no_other(t: TestControl) {
         assert_eq!(run.metadata.get(key), Some(value), "{key}");
     }
     assert!(run.metadata["resume_boundary_anchor_id"].is_string());
-    for absent in [
-        "checkpoint_count",
-        "latest_checkpoint_id",
-        "latest_message_snapshot_id",
-    ] {
+    for absent in ["latest_checkpoint_id", "latest_message_snapshot_id"] {
         assert_eq!(run.metadata.get(absent), None, "{absent}");
     }
     // Nothing else has changed: the old run and the old log are as they were.

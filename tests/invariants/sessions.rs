@@ -30,7 +30,7 @@ async fn rollback_of_failed_create_leaves_nothing(t: TestControl) {
         .await;
     assert!(matches!(failed, Err(Error::Store(_))), "{failed:?}");
     assert_eq!(t.store.row_counts().await, before);
-    t.store.allow_inserts().await;
+    t.store.allow_writes().await;
     t.control
         .create_session(NAMESPACE, SessionSettings::default(), Some(key))
         .await

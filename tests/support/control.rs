@@ -25,7 +25,7 @@ use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::{Contact, Report};
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::interaction::{Answer, Interaction, Question, Scope};
-use tapedeck_domain::owner::Authority;
+use tapedeck_domain::owner::{Authority, Epoch};
 use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::{Ending, RunEnd};
@@ -60,6 +60,11 @@ impl TestControl {
 
     /// Over this database, as this owner.
     pub(crate) async fn owned_by(store: TestStore, owner_id: &str) -> Self {
+        Self::at_epoch(store, owner_id, None).await
+    }
+
+    /// Over this database, as an owner that remembers an epoch.
+    pub(crate) async fn at_epoch(store: TestStore, owner_id: &str, epoch: Option<i64>) -> Self {
         let timing = Timing {
             keep_deltas_ms: Some(KEEP_DELTAS_MS),
             ..Timing::STANDARD
@@ -68,7 +73,7 @@ impl TestControl {
             store: Arc::clone(&store.store),
             authority: Authority {
                 owner_id: owner_id.to_owned(),
-                epoch: None,
+                epoch: epoch.map(Epoch),
                 lease_ms: timing.owner_lease_ms,
             },
             timing,

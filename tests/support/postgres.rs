@@ -171,7 +171,7 @@ impl Cluster {
 
     /// A new and empty database.
     pub(crate) async fn database(&self) -> Database {
-        self.create("").await
+        self.create(None).await
     }
 
     /// A new copy of the database that `fill` makes. It is called once a process and name, with the
@@ -199,17 +199,21 @@ impl Cluster {
             templates.push(name.clone());
         }
         drop(templates);
-        self.create(&format!("TEMPLATE {name}")).await
+        self.create(Some(&name)).await
     }
 
-    async fn create(&self, options: &str) -> Database {
+    async fn create(&self, template: Option<&str>) -> Database {
         let mut admin = self.admin().await;
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap());
         for name in dropped {
             self.drop_database(&mut admin, &name).await;
         }
         let name = format!("{}_{}", self.run, self.next.fetch_add(1, Ordering::Relaxed));
-        execute(&mut admin, &format!("CREATE DATABASE {name} {options}")).await;
+        let mut statement = format!("CREATE DATABASE {name}");
+        if let Some(template) = template {
+            statement.extend([" TEMPLATE ", template]);
+        }
+        execute(&mut admin, &statement).await;
         Database {
             url: self.url_of(&name),
             name,

@@ -44,6 +44,14 @@ impl Place {
         }
     }
 
+    /// With this database on PostgreSQL.
+    pub(crate) fn with(database: Database) -> Self {
+        Self {
+            database: Some(database),
+            ..Self::new()
+        }
+    }
+
     /// With an empty database on PostgreSQL, which the servers of the test share.
     pub(crate) async fn on_postgres() -> Self {
         Self {
@@ -97,6 +105,32 @@ impl Place {
             }
         }
         command
+    }
+
+    /// Fails unless `tapedeck doctor` finds nothing, now.
+    pub(crate) async fn is_healthy(&self, scale: f64) {
+        let mut command = self.command(&["doctor", "--json"]);
+        self.name_database(&mut command);
+        command.env("TAPEDECK_TIMING_SCALE", scale.to_string());
+        let output = within("tapedeck doctor", Duration::from_mins(1), command.output()).await;
+        let output = output.unwrap();
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        assert!(output.status.success(), "doctor: {out}\n{err}");
+        let report: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["findings"], 0, "{report}");
+        assert!(report["checks"].as_array().unwrap().len() > 30, "{report}");
+    }
+
+    /// Tells a command which database it is about.
+    fn name_database(&self, command: &mut Command) {
+        match &self.database {
+            // Not as a flag: there is a password in it.
+            Some(database) => command.env("TAPEDECK_DATABASE", database.url()),
+            None => command.arg("--data-dir").arg(self.data()),
+        };
     }
 
     /// Runs a command to its end.
@@ -232,6 +266,8 @@ pub(crate) struct ServerOptions {
     /// Multiplies every lease, period and deadline.
     pub(crate) scale: Option<f64>,
     pub(crate) token_file: Option<PathBuf>,
+    /// Only polls notice what has changed.
+    pub(crate) drops_hints: bool,
 }
 
 /// A server that can be killed and started again under the same address.
@@ -324,11 +360,10 @@ async fn launch(
     }
     let mut command = place.command(&["serve", "--listen", listen]);
     command.arg("--ready-file").arg(&ready);
-    match &place.database {
-        // Not as a flag: there is a password in it.
-        Some(database) => command.env("TAPEDECK_DATABASE", database.url()),
-        None => command.arg("--data-dir").arg(place.data()),
-    };
+    place.name_database(&mut command);
+    if options.drops_hints {
+        command.env("TAPEDECK_TESTING_HINTS", "dropped");
+    }
     if let Some(scale) = options.scale {
         command.env("TAPEDECK_TIMING_SCALE", scale.to_string());
     }

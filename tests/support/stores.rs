@@ -12,7 +12,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tapedeck_control_plane::{ControlPlane, Hints};
 use tapedeck_domain::{LeaseInstant, Timestamp};
-use tapedeck_store::{Audit, Store};
+use tapedeck_store::{Archive, Audit, Store};
 use tapedeck_store_postgres::{self as postgres, PostgresStore};
 use tapedeck_store_sqlite::{self as sqlite, Mode, SqliteStore};
 use tempfile::TempDir;
@@ -212,28 +212,56 @@ impl TestStore {
 
     /// Makes every insert into a table fail, as a store's own fault would.
     pub(crate) async fn refuse_inserts_into(&self, table: &str) {
+        self.refuse("INSERT", table).await;
+    }
+
+    /// Makes every statement of this kind fail on a table: `INSERT`, `UPDATE` or `DELETE`.
+    pub(crate) async fn refuse(&self, verb: &str, table: &str) {
         self.run(&match &self.location {
             Location::Directory(_) => format!(
-                "CREATE TRIGGER refuse_inserts BEFORE INSERT ON {table} \
+                "CREATE TRIGGER refuse_writes BEFORE {verb} ON {table} \
                  BEGIN SELECT RAISE(ABORT, 'refused by the test'); END"
             ),
             Location::Postgres(_) => format!(
-                "CREATE FUNCTION refuse_inserts() RETURNS trigger LANGUAGE plpgsql AS \
+                "CREATE FUNCTION refuse_writes() RETURNS trigger LANGUAGE plpgsql AS \
                  $$ BEGIN RAISE EXCEPTION 'refused by the test'; END $$; \
-                 CREATE TRIGGER refuse_inserts BEFORE INSERT ON {table} \
-                 FOR EACH ROW EXECUTE FUNCTION refuse_inserts()"
+                 CREATE TRIGGER refuse_writes BEFORE {verb} ON {table} \
+                 FOR EACH ROW EXECUTE FUNCTION refuse_writes()"
             ),
         })
         .await;
     }
 
-    /// Ends what [`Self::refuse_inserts_into`] began.
-    pub(crate) async fn allow_inserts(&self) {
+    /// Ends what [`Self::refuse_inserts_into`] or [`Self::refuse`] began.
+    pub(crate) async fn allow_writes(&self) {
         self.run(match &self.location {
-            Location::Directory(_) => "DROP TRIGGER refuse_inserts",
-            Location::Postgres(_) => "DROP FUNCTION refuse_inserts CASCADE",
+            Location::Directory(_) => "DROP TRIGGER refuse_writes",
+            Location::Postgres(_) => "DROP FUNCTION refuse_writes CASCADE",
         })
         .await;
+    }
+
+    /// Every row of every table as text, in order: two dumps are the same if nothing has changed.
+    pub(crate) async fn dump(&self) -> Vec<String> {
+        let tables = match &self.location {
+            Location::Directory(_) => {
+                "SELECT 'SELECT ''' || m.name || ' '' || ' || \
+                 group_concat('''' || p.name || '='' || quote(\"' || p.name || '\")', \
+                 ' || '' '' || ') || ' FROM ' || m.name \
+                 FROM sqlite_master m JOIN pragma_table_info(m.name) p WHERE m.type = 'table' \
+                 AND m.name NOT LIKE '\\_%' ESCAPE '\\' AND m.name NOT LIKE 'sqlite%' \
+                 GROUP BY m.name"
+            }
+            Location::Postgres(_) => {
+                "SELECT format('SELECT ''%s '' || row_to_json(t)::text FROM %s t', \
+                 tablename, tablename) FROM pg_tables \
+                 WHERE schemaname = current_schema() AND tablename NOT LIKE '\\_%'"
+            }
+        };
+        let rows = self.values::<String>(tables).await.join(" UNION ALL ");
+        let mut dump = self.values::<String>(&rows).await;
+        dump.sort_unstable();
+        dump
     }
 
     /// How many rows each table holds.
@@ -258,6 +286,14 @@ impl TestStore {
 
     /// The database as a whole.
     pub(crate) fn audit(&self) -> &dyn Audit {
+        match &self.opened {
+            Opened::Sqlite(store) => store.as_ref(),
+            Opened::Postgres(store) => store.as_ref(),
+        }
+    }
+
+    /// The database as rows.
+    pub(crate) fn archive(&self) -> &dyn Archive {
         match &self.opened {
             Opened::Sqlite(store) => store.as_ref(),
             Opened::Postgres(store) => store.as_ref(),

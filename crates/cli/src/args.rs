@@ -81,6 +81,8 @@ pub(crate) enum Command {
     /// Sessions and their logs
     #[command(subcommand)]
     Sessions(commands::sessions::Command),
+    /// The log over all sessions
+    Events(commands::events::Args),
     /// Single runs
     #[command(subcommand)]
     Runs(commands::runs::Command),
@@ -90,6 +92,11 @@ pub(crate) enum Command {
     /// Executors that the server knows
     #[command(subcommand)]
     Executors(commands::executors::Command),
+    /// Check that everything in the database is as it must be
+    Doctor(commands::doctor::Args),
+    /// Copies of the whole database
+    #[command(subcommand)]
+    Storage(commands::storage::Command),
     /// The configuration
     #[command(subcommand)]
     Config(commands::config::Command),
@@ -123,9 +130,12 @@ impl Cli {
             Command::Demo(_)
             | Command::Attach(_)
             | Command::Sessions(_)
+            | Command::Events(_)
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Doctor(_)
+            | Command::Storage(_)
             | Command::Config(_)
             | Command::DemoAgent(_)
             | Command::Completions(_) => {}
@@ -142,9 +152,12 @@ impl Cli {
             | Command::Resume(_)
             | Command::Attach(_)
             | Command::Sessions(_)
+            | Command::Events(_)
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Doctor(_)
+            | Command::Storage(_)
             | Command::Config(_)
             | Command::DemoAgent(_)
             | Command::Completions(_) => "error",
@@ -189,6 +202,7 @@ mod tests {
             "tapedeck resume --last --prompt p",
             "tapedeck attach 0198c0de-0000-7000-8000-000000000000",
             "tapedeck approvals approve 0198c0de-0000-7000-8000-000000000000 --scope session",
+            "tapedeck events --follow --kind TurnEnd --kind Plan --after c --json",
             "tapedeck demo --keep --data-dir d",
         ] {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");

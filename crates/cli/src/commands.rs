@@ -6,6 +6,8 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod demo_agent;
+pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod executor;
 pub(crate) mod executors;
 pub(crate) mod resume;
@@ -13,6 +15,7 @@ pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod storage;
 
 mod agents;
 mod following;

@@ -20,8 +20,9 @@ use crate::exit::Failed;
 pub(crate) use database::DatabaseUrl;
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
-pub(crate) use sections::{Durability, LogFormat, Settings};
+pub(crate) use sections::{Durability, HintFate, LogFormat, Settings};
 
+const DAY_MS: i64 = 24 * 3_600_000;
 /// Names the file.
 const FILE_VARIABLE: &str = "TAPEDECK_CONFIG";
 
@@ -137,7 +138,11 @@ impl Config {
 
     /// All times, on this configuration's scale.
     pub(crate) fn timings(&self) -> Timing {
-        Timing::scaled(self.settings.timing.scale)
+        let days = self.settings.retention.delta_days.map(i64::from);
+        Timing {
+            keep_deltas_ms: days.map(|days| days * DAY_MS),
+            ..Timing::scaled(self.settings.timing.scale)
+        }
     }
 
     /// Whether the value came from the command line.

@@ -1,6 +1,7 @@
 //! What a command works with: the configuration, the printer, and a client of the server, or of the
 //! control plane inside this process where there is no server (rules R8). Commands can't tell which.
 
+mod beside;
 mod database;
 mod embedded;
 mod server_file;
@@ -11,6 +12,7 @@ use tapedeck_domain::SessionId;
 use crate::config::{self, Config};
 use crate::exit::Failed;
 use crate::output::Printer;
+pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
 pub(crate) use server_file::{ServerFile, write_whole};

@@ -17,12 +17,13 @@ Exit codes:
    0  it went well
    1  the run failed, or a step of the demo was not as expected
    2  the command line, the configuration or the request breaks a rule
-   3  there is no such session, run, checkpoint, question or executor
+   3  there is no such session, run, checkpoint, question, executor or database
    4  something else is going on: a run is active, another process owns the session, the data
       directory is in use, the question has another answer
    5  the server can't be reached or can't serve now
    6  the credential is missing or wrong
    7  the run was cancelled or interrupted, or the command was
+   8  a check of the database found something
   70  an internal fault";
 
 /// How the process ends.
@@ -44,6 +45,8 @@ pub(crate) enum Exit {
     Refused,
     /// Cancelled or interrupted.
     Interrupted,
+    /// A check of the database found something.
+    Findings,
     /// A fault of ours.
     Internal,
 }
@@ -60,6 +63,7 @@ impl Exit {
             Self::Unreachable => 5,
             Self::Refused => 6,
             Self::Interrupted => 7,
+            Self::Findings => 8,
             Self::Internal => 70,
         }
     }
@@ -287,6 +291,7 @@ mod tests {
             Exit::Unreachable,
             Exit::Refused,
             Exit::Interrupted,
+            Exit::Findings,
             Exit::Internal,
         ] {
             assert!(

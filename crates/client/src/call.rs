@@ -67,7 +67,7 @@ pub(crate) struct Call {
     body: Option<Bytes>,
     accept: &'static str,
     key: Option<String>,
-    last_event_id: Option<u64>,
+    last_event_id: Option<String>,
     repeat: Repeat,
     held: Duration,
 }
@@ -148,8 +148,8 @@ impl Call {
     }
 
     /// Goes on after this event.
-    pub(crate) const fn last_event_id(mut self, last: Option<u64>) -> Self {
-        self.last_event_id = last;
+    pub(crate) fn last_event_id(mut self, last: Option<impl ToString>) -> Self {
+        self.last_event_id = last.map(|last| last.to_string());
         self
     }
 }
@@ -241,7 +241,7 @@ impl Client {
         if let Some(key) = &call.key {
             request = request.header(IDEMPOTENCY_KEY, key);
         }
-        if let Some(last) = call.last_event_id {
+        if let Some(last) = &call.last_event_id {
             request = request.header("last-event-id", last);
         }
         if call.body.is_some() {

@@ -72,6 +72,12 @@ impl Error {
         }
     }
 
+    /// The cursor to start again from, where one lies inside events that were folded into one.
+    pub fn restart_after(&self) -> Option<u64> {
+        self.problem()
+            .and_then(|problem| problem.extensions.restart_after)
+    }
+
     /// Whether the server may become reachable or able again: worth another try of a call that
     /// can't do harm twice.
     pub fn is_transient(&self) -> bool {

@@ -22,7 +22,10 @@ pub use error::Error;
 pub use id::{claim_request_id, command_id, instance_id};
 pub use secret::Secret;
 pub use sessions::Paging;
-pub use stream::{Follow, Follower, Frame, Start, StreamEvent, StreamOptions};
+pub use stream::{
+    FeedFollower, FeedFrame, FeedStart, Follow, FollowAll, Follower, Frame, Start, StreamEvent,
+    StreamOptions,
+};
 pub use tape::Transcript;
 
 /// What a call gives.

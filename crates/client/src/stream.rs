@@ -1,20 +1,17 @@
-//! Follows a session's log over SSE: reconnects by itself from the last event, notices a connection
-//! that has died silently, and yields each event once and in order, or says that it can't.
+//! Streams that reconnect by themselves from the last event, notice a connection that has died
+//! silently, and yield each event once and in order, or say that they can't. What is followed makes
+//! no difference here.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures::Stream;
 use futures::future::BoxFuture;
 use http::Response;
 use http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
-use tapedeck_domain::SessionId;
-use tapedeck_protocol::stream::{END, EndReason, LIVE, OPEN, RETRY_MS, StreamEnd, StreamOpen};
+use tapedeck_protocol::stream::RETRY_MS;
 use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 use crate::call::{Call, broken};
@@ -22,25 +19,62 @@ use crate::connect::{Client, ResponseBody};
 use crate::error::{Error, is_transient_status};
 use crate::sse::{Item, Parser, RawFrame};
 
-use frame::Envelope;
+pub use feed::{FeedFollower, FeedFrame, FeedStart, FollowAll};
 pub use frame::{Follow, Frame, Start, StreamEvent, StreamOptions};
+pub use session::Follower;
 
+mod feed;
 mod frame;
+mod session;
 
 const EVENT_STREAM: &str = "text/event-stream";
-/// Frames that break the rules at one place of the log before the follower gives up.
+/// Frames that break the rules at one place of the log before the stream gives up.
 const MAX_FAULTS: u32 = 5;
 
+/// What is followed: keeps the place, and knows the frames.
+trait Source: Send + 'static {
+    /// What is yielded.
+    type Frame: Send;
+
+    /// The request that goes on from the place.
+    fn call(&self) -> Call;
+
+    /// The place, for the log.
+    fn place(&self) -> String;
+
+    /// Takes a frame and moves the place.
+    fn take(&mut self, raw: &RawFrame) -> Result<Taken<Self::Frame>, Broken>;
+}
+
+/// What a frame was.
+enum Taken<F> {
+    /// Nothing to yield.
+    Nothing,
+    /// The connection stands.
+    Open(F),
+    /// An event.
+    Event(F),
+    /// Something else to yield.
+    Beside(F),
+    /// The last one.
+    End(F),
+}
+
+/// Why a connection is given up.
+enum Broken {
+    /// It can be opened again.
+    Lost(String),
+    /// The server broke the rules.
+    Fault(String),
+}
+
 /// A stream that reconnects by itself. `next` may be dropped at any time without losing anything.
-pub struct Follower {
+struct Resuming<S: Source> {
     client: Client,
-    session_id: SessionId,
-    follow: Follow,
+    source: S,
     options: StreamOptions,
     state: State,
-    ready: VecDeque<Frame>,
-    /// The last event that was yielded or is ready; `None` before the place of `Start::Head` is known.
-    last: Option<u64>,
+    ready: VecDeque<S::Frame>,
     /// The server's `retry:`.
     retry: Duration,
     /// Connections in a row that brought nothing.
@@ -63,55 +97,23 @@ struct Connection {
     dead_at: Instant,
 }
 
-impl std::fmt::Debug for Follower {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Follower")
-            .field("session_id", &self.session_id)
-            .field("last", &self.last)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Why a connection is given up.
-enum Broken {
-    /// It can be opened again.
-    Lost(String),
-    /// The server broke the rules.
-    Fault(String),
-}
-
-impl Client {
-    /// Follows a session's log.
-    pub fn follow(
-        &self,
-        session_id: SessionId,
-        follow: Follow,
-        options: StreamOptions,
-    ) -> Follower {
-        let last = match follow.start {
-            Start::Beginning => Some(0),
-            Start::After(seq) => Some(seq),
-            Start::Head => None,
-        };
-        Follower {
-            client: self.clone(),
-            session_id,
-            follow,
+impl<S: Source> Resuming<S> {
+    fn new(client: &Client, source: S, options: StreamOptions) -> Self {
+        Self {
+            client: client.clone(),
+            source,
             options,
             state: State::Waiting(Box::pin(sleep(Duration::ZERO))),
             ready: VecDeque::new(),
-            last,
             retry: Duration::from_millis(RETRY_MS),
             failures: 0,
             faults: 0,
             disconnected_since: Instant::now(),
         }
     }
-}
 
-impl Follower {
     /// The next frame; `None` after the end. An error is the end as well.
-    pub async fn next(&mut self) -> Option<Result<Frame, Error>> {
+    async fn next(&mut self) -> Option<Result<S::Frame, Error>> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
                 return Some(Ok(frame));
@@ -143,32 +145,8 @@ impl Follower {
         }
     }
 
-    /// The number after which a new follower would go on.
-    pub fn last_seq(&self) -> Option<u64> {
-        let queued = self.ready.iter().find_map(|frame| match frame {
-            Frame::Event(event) => Some(event.session_seq - 1),
-            Frame::Open(_) | Frame::Live(_) | Frame::End(_) => None,
-        });
-        queued.or(self.last)
-    }
-
-    /// The same as a `Stream`.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Frame, Error>> + Send {
-        futures::stream::unfold(self, |mut follower| async move {
-            let item = follower.next().await?;
-            Some((item, follower))
-        })
-    }
-
     fn connect(&self) -> BoxFuture<'static, Result<Response<ResponseBody>, Error>> {
-        let id = self.session_id.to_string();
-        let kinds = (!self.follow.kinds.is_empty()).then(|| self.follow.kinds.join(","));
-        let call = Call::get(&["sessions", &id, "events"])
-            .query("after", self.last.is_none().then_some("head"))
-            .query("run_id", self.follow.run_id)
-            .query("kinds", kinds)
-            .accept(EVENT_STREAM)
-            .last_event_id(self.last);
+        let call = self.source.call().accept(EVENT_STREAM);
         let client = self.client.clone();
         Box::pin(async move {
             let response = client.open(call).await?;
@@ -251,7 +229,8 @@ impl Follower {
         self.failures += 1;
         let bounded = doubled.min(self.options.max_delay.max(self.retry));
         let pause = bounded.mul_f64(rand::random_range(0.5..=1.0)).max(at_least);
-        tracing::debug!(session.id = %self.session_id, last = ?self.last, ?pause, why, "a stream reconnects");
+        let place = self.source.place();
+        tracing::debug!(place, ?pause, why, "a stream reconnects");
         self.state = State::Waiting(Box::pin(sleep(pause)));
     }
 
@@ -270,69 +249,24 @@ impl Follower {
     }
 
     fn take_frame(&mut self, raw: &RawFrame) -> Result<(), Broken> {
-        match raw.event.as_str() {
-            // Only events have a number; a frame of the stream's own never does.
-            _ if raw.id.is_some() => self.take_event(raw)?,
-            OPEN => {
-                let open: StreamOpen = parse(raw)?;
-                self.last = self.last.or(Some(open.head_seq));
+        let frame = match self.source.take(raw)? {
+            Taken::Nothing => return Ok(()),
+            Taken::Open(frame) => {
                 self.failures = 0;
-                self.ready.push_back(Frame::Open(open));
+                frame
             }
-            LIVE => self.ready.push_back(Frame::Live(parse(raw)?)),
-            END => {
-                let end: StreamEnd = parse(raw)?;
-                match end.reason {
-                    EndReason::Shutdown => {
-                        return Err(Broken::Lost("the server shuts down".to_owned()));
-                    }
-                    EndReason::Settled | EndReason::Superseded | EndReason::Deleted => {
-                        self.state = State::Ended;
-                        self.ready.push_back(Frame::End(end));
-                    }
-                }
+            Taken::Event(frame) => {
+                self.failures = 0;
+                self.faults = 0;
+                frame
             }
-            // Frames of a later version.
-            other if other.starts_with("stream.") => {}
-            _ => self.take_event(raw)?,
-        }
-        Ok(())
-    }
-
-    fn take_event(&mut self, raw: &RawFrame) -> Result<(), Broken> {
-        let data: Map<String, Value> = parse(raw)?;
-        let envelope = Envelope::deserialize(Value::Object(data.clone()))
-            .map_err(|error| Broken::Fault(format!("an event can't be read: {error}")))?;
-        let seq = envelope.session_seq;
-        if raw.id.as_deref() != Some(&seq.to_string()) {
-            return Err(Broken::Fault(format!(
-                "event {seq} has the id {:?}",
-                raw.id
-            )));
-        }
-        if let Some(last) = self.last {
-            if seq <= last {
-                tracing::debug!(session.id = %self.session_id, seq, last, "a stream repeats an event");
-                return Ok(());
+            Taken::Beside(frame) => frame,
+            Taken::End(frame) => {
+                self.state = State::Ended;
+                frame
             }
-            let filtered = self.follow.run_id.is_some() || !self.follow.kinds.is_empty();
-            let covers_from = envelope.folded_from.unwrap_or(seq);
-            if !filtered && covers_from > last + 1 {
-                return Err(Broken::Fault(format!("event {seq} follows event {last}")));
-            }
-        }
-        self.last = Some(seq);
-        self.failures = 0;
-        self.faults = 0;
-        self.ready.push_back(Frame::Event(StreamEvent {
-            session_seq: seq,
-            kind: envelope.kind,
-            event_id: envelope.event_id,
-            session_id: envelope.session_id,
-            run_id: envelope.run_id,
-            timestamp: envelope.timestamp,
-            data,
-        }));
+        };
+        self.ready.push_back(frame);
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::limits::{EVENT_PAGE_BYTES, EVENT_PAGE_MAX, FOLLOW_PAGE_BYTES};
 use tapedeck_store::{FeedFilter, FeedPosition};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::ControlPlane;
 use crate::error::{CursorError, Outcome};
@@ -18,11 +19,21 @@ use crate::error::{CursorError, Outcome};
 /// transactions have ended, which nobody hints at.
 const POLL: Duration = Duration::from_millis(500);
 
+/// A page without any event is looked for no longer than this.
+const SCAN: Duration = Duration::from_secs(2);
+
 /// A place in the log over all sessions, as clients hold it: opaque to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedCursor {
     log_id: LogId,
     position: FeedPosition,
+}
+
+impl FeedCursor {
+    /// The log that it is a place of.
+    pub const fn log_id(&self) -> LogId {
+        self.log_id
+    }
 }
 
 /// A text that is no cursor.
@@ -112,21 +123,26 @@ impl ControlPlane {
         self.inner.store.reader().identity().log_id
     }
 
+    /// Refuses cursors of another log.
+    pub fn check_log(&self, cursor_log_id: LogId) -> Outcome<()> {
+        let log_id = self.log_id();
+        if cursor_log_id == log_id {
+            return Ok(());
+        }
+        Err(CursorError::LogChanged {
+            cursor_log_id,
+            log_id,
+        }
+        .into())
+    }
+
     async fn feed_position(&self, start: FeedStart) -> Outcome<FeedPosition> {
         let reader = self.inner.store.reader();
         match start {
             FeedStart::Beginning => Ok(FeedPosition::default()),
             FeedStart::Head => Ok(reader.feed_end().await?),
             FeedStart::After(cursor) => {
-                let log_id = self.log_id();
-                if cursor.log_id != log_id {
-                    let cursor_log_id = cursor.log_id;
-                    return Err(CursorError::LogChanged {
-                        cursor_log_id,
-                        log_id,
-                    }
-                    .into());
-                }
+                self.check_log(cursor.log_id)?;
                 if cursor.position > reader.feed_end().await? {
                     return Err(CursorError::FeedFuture.into());
                 }
@@ -135,7 +151,8 @@ impl ControlPlane {
         }
     }
 
-    /// A page of the log over all sessions of a namespace.
+    /// A page of the log over all sessions of a namespace. An empty one is the end, unless nothing
+    /// passed for so long that the caller had better ask again: then there is `more`.
     pub async fn feed_page(
         &self,
         namespace: &str,
@@ -144,14 +161,27 @@ impl ControlPlane {
         limit: u32,
     ) -> Outcome<FeedPage> {
         let after = self.feed_position(start).await?;
-        let filter = FeedFilter {
+        let mut filter = FeedFilter {
             namespace: namespace.to_owned(),
             after,
             limit,
             max_bytes: EVENT_PAGE_BYTES,
             kinds,
         };
-        self.read_feed(&filter).await
+        let until = Instant::now() + SCAN;
+        let mut page = self.read_feed(&filter).await?;
+        filter.limit = limit.max(EVENT_PAGE_MAX);
+        while page.events.is_empty() && page.more && Instant::now() < until {
+            filter.after = page.next.position;
+            page = self.read_feed(&filter).await?;
+        }
+        // The limit counts what is given; the store's counts what is looked at.
+        if page.events.len() > limit as usize {
+            page.events.truncate(limit as usize);
+            page.more = true;
+            page.next = page.events.last().map_or(page.next, |(cursor, _)| *cursor);
+        }
+        Ok(page)
     }
 
     async fn read_feed(&self, filter: &FeedFilter) -> Outcome<FeedPage> {

@@ -7,13 +7,14 @@ use std::time::Duration;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::fold::Folding;
 use tapedeck_domain::id::RunKey;
+use tapedeck_store::StoreError;
 use tapedeck_store::rows::FoldCandidate;
 use tokio::time::Instant;
 
 use crate::ControlPlane;
 use crate::commands::fold_run::{FoldRun, FoldStep};
 use crate::commands::list_foldable::ListFoldable;
-use crate::error::Outcome;
+use crate::error::{Error, Outcome};
 
 /// Candidates of a page.
 const PAGE: u32 = 100;
@@ -25,6 +26,8 @@ const BEGINNING: (Timestamp, RunKey) = (Timestamp(i64::MIN), RunKey(0));
 pub struct Folded {
     /// Runs that were folded to their ends.
     pub runs: u32,
+    /// Runs that were left to a later pass: somebody else holds their sessions.
+    pub left: u32,
     /// Runs that failed; each was logged.
     pub failed: u32,
     /// Whether the pass came to the last candidate; else the next one goes on.
@@ -93,8 +96,10 @@ impl Retention {
             for candidate in &candidates {
                 match self.fold(control, candidate, &mut bounds).await {
                     Ok(Some(true)) => folded.runs += 1,
-                    Ok(Some(false)) => {}
+                    Ok(Some(false)) => folded.left += 1,
                     Ok(None) => return Ok(folded),
+                    // The next run would fare no better.
+                    Err(error) if is_of_the_store(&error) => return Err(error),
                     Err(error) => {
                         folded.failed += 1;
                         let run_id = candidate.run_id;
@@ -140,4 +145,17 @@ impl Retention {
             }
         }
     }
+}
+
+/// Whether the store or the process is the reason, and not the run.
+fn is_of_the_store(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Draining
+            | Error::Store(
+                StoreError::Unavailable { .. }
+                    | StoreError::OutcomeUnknown { .. }
+                    | StoreError::StorageFull
+            )
+    )
 }

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tapedeck_domain::event::EventRecord;
-use tapedeck_domain::{JsonText, RunId, SessionId, Timestamp, limits};
+use tapedeck_domain::{JsonText, LogId, RunId, SessionId, Timestamp, limits};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::display::{self, EventFormat};
 use crate::page::{self, QueryFault};
 
 /// The cursor that stands for the end of the log.
-const HEAD: &str = "head";
+pub(crate) const HEAD: &str = "head";
 
 /// One event of a JSON page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -109,6 +109,11 @@ pub struct EventsQuery {
     /// bounded and secrets hidden, and without events that say nothing to people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
+    /// The log that `after` is of, as `stream.open` or the session named it: another one is 409
+    /// `log_changed` instead of other events under the same numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<Uuid>)]
+    pub log_id: Option<String>,
 }
 
 /// Where to start in a log.
@@ -133,6 +138,8 @@ pub struct EventSelection {
     pub run_id: Option<RunId>,
     /// The form to give them in.
     pub format: EventFormat,
+    /// Only if this is the log.
+    pub log_id: Option<LogId>,
 }
 
 impl EventsQuery {
@@ -145,40 +152,46 @@ impl EventsQuery {
         };
         let most = limits::EVENT_PAGE_MAX;
         let limit = page::limit(self.limit.as_deref(), limits::PAGE_MAX, most)?;
-        let kinds = self.kinds.as_deref().unwrap_or_default().split(',');
-        let kinds: Vec<String> = kinds
-            .map(str::trim)
-            .filter(|kind| !kind.is_empty())
-            .map(str::to_owned)
-            .collect();
-        let fits = |kind: &String| {
-            kind.chars().count() <= limits::EVENT_KIND_CHARS && !kind.contains('\0')
-        };
-        if kinds.len() > MAX_KINDS || !kinds.iter().all(fits) {
-            let message = format!(
-                "must be at most {MAX_KINDS} kinds of at most {} characters",
-                limits::EVENT_KIND_CHARS
-            );
-            return Err(QueryFault::parameter("kinds", message));
-        }
         let run_id = page::id("run_id", self.run_id.as_deref())?;
         let format = EventFormat::check(self.format.as_deref())?;
-        let kinds = match format {
-            EventFormat::Raw => kinds,
-            EventFormat::Display => display::stored_kinds(&kinds)?,
-        };
+        let kinds = kinds(self.kinds.as_deref(), format)?;
+        let log_id = page::id("log_id", self.log_id.as_deref())?;
         Ok(EventSelection {
             after,
             limit,
             kinds,
             run_id,
             format,
+            log_id,
         })
     }
 }
 
 /// Kinds of one selection.
 const MAX_KINDS: usize = 50;
+
+/// Reads a query's `kinds` as stored kinds.
+pub(crate) fn kinds(text: Option<&str>, format: EventFormat) -> Result<Vec<String>, QueryFault> {
+    let kinds = text.unwrap_or_default().split(',');
+    let kinds: Vec<String> = kinds
+        .map(str::trim)
+        .filter(|kind| !kind.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let fits =
+        |kind: &String| kind.chars().count() <= limits::EVENT_KIND_CHARS && !kind.contains('\0');
+    if kinds.len() > MAX_KINDS || !kinds.iter().all(fits) {
+        let message = format!(
+            "must be at most {MAX_KINDS} kinds of at most {} characters",
+            limits::EVENT_KIND_CHARS
+        );
+        return Err(QueryFault::parameter("kinds", message));
+    }
+    match format {
+        EventFormat::Raw => Ok(kinds),
+        EventFormat::Display => display::stored_kinds(&kinds),
+    }
+}
 
 fn parse_seq(text: &str) -> Result<u64, QueryFault> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -208,6 +221,9 @@ fn envelope(record: &EventRecord) -> [(&'static str, Value); 6] {
     ]
 }
 
+/// Only a fold's frame has it, whatever a payload says: readers tell by it which numbers they have.
+const FOLDED_FROM: &str = "folded_from";
+
 /// Splices the payload's fields as they are stored, without parsing their values.
 fn flat_raw(record: &EventRecord) -> Option<String> {
     let text = record.payload.as_str();
@@ -216,8 +232,11 @@ fn flat_raw(record: &EventRecord) -> Option<String> {
         return None;
     }
     let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
+    fields.remove(FOLDED_FROM);
+    let folded_from = record.folded_from.map(|seq| (FOLDED_FROM, json!(seq)));
     let own: Vec<(&str, Box<RawValue>)> = envelope(record)
         .into_iter()
+        .chain(folded_from)
         .map(|(name, value)| Some((name, RawValue::from_string(value.to_string()).ok()?)))
         .collect::<Option<_>>()?;
     for (name, value) in &own {
@@ -232,7 +251,9 @@ fn flat_parsed(record: &EventRecord) -> String {
         Some(fields) => fields.clone(),
         None => Map::from_iter([("payload".to_owned(), payload)]),
     };
-    for (name, value) in envelope(record) {
+    fields.remove(FOLDED_FROM);
+    let folded_from = record.folded_from.map(|seq| (FOLDED_FROM, json!(seq)));
+    for (name, value) in envelope(record).into_iter().chain(folded_from) {
         fields.insert(name.to_owned(), value);
     }
     Value::Object(fields).to_string()

@@ -8,6 +8,7 @@ pub mod display;
 pub mod error;
 pub mod event;
 pub mod executor;
+pub mod feed;
 pub mod interaction;
 pub mod operations;
 pub mod page;

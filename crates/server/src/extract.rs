@@ -65,7 +65,7 @@ impl Call {
     pub(crate) fn last_event_id(&self) -> Result<Option<&str>, Fault> {
         let text = self.last_event_id.as_ref().map(HeaderValue::to_str);
         text.transpose().map_err(|_unreadable| {
-            let detail = "`Last-Event-ID` must be the number of an event of this session";
+            let detail = "`Last-Event-ID` must be the `id` of a stream's event";
             Fault::new(ErrorCode::CursorMalformed, detail)
         })
     }

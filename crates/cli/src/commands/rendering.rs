@@ -244,3 +244,18 @@ pub(crate) fn brief(value: Option<&Value>) -> String {
         Some(value) => short(&value.to_string(), SHOWN),
     }
 }
+
+/// What an event has beside its envelope, in a few words.
+pub(crate) fn payload(event: &StreamEvent) -> String {
+    const ENVELOPE: [&str; 6] = [
+        "type",
+        "session_id",
+        "run_id",
+        "session_seq",
+        "event_id",
+        "timestamp",
+    ];
+    let mut payload = event.data.clone();
+    payload.retain(|name, _| !ENVELOPE.contains(&name.as_str()));
+    brief(Some(&payload.into()))
+}

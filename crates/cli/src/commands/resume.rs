@@ -1,8 +1,9 @@
 //! `tapedeck resume`: a new run that goes on where an earlier one ended.
 
-use tapedeck_client::Paging;
+use tapedeck_client::{Client, Paging};
 use tapedeck_domain::SessionId;
-use tapedeck_protocol::run::ResumeRequest;
+use tapedeck_domain::resume::CONTINUE_PROMPT;
+use tapedeck_protocol::run::{AcceptedResponse, PromptRequest, ResumeRequest};
 use tapedeck_protocol::session::SessionResponse;
 
 use crate::commands::agents::AgentArgs;
@@ -57,11 +58,7 @@ async fn resume_and_follow(
     let id = session.session_id;
     let executor = start_executor(context, connection, &session)?;
     connection.touch(id);
-    let request = ResumeRequest {
-        prompt: args.prompt,
-        ..ResumeRequest::default()
-    };
-    let accepted = match connection.client.resume(id, &request).await {
+    let accepted = match admit(&connection.client, &session, args.prompt).await {
         Ok(accepted) => accepted,
         Err(error) => {
             if let Some(executor) = executor {
@@ -78,6 +75,28 @@ async fn resume_and_follow(
         answers: answers(context, connection),
     };
     follow_with(context, connection, executor, followed, signals).await
+}
+
+/// A session without a run of its own, as a fork is at first, has nothing to resume: it is prompted.
+async fn admit(
+    client: &Client,
+    session: &SessionResponse,
+    prompt: Option<String>,
+) -> tapedeck_client::Result<AcceptedResponse> {
+    let is_new = session.last_run_id.is_none();
+    if is_new && (prompt.is_some() || session.forked_from.is_some()) {
+        let prompt = prompt.unwrap_or_else(|| CONTINUE_PROMPT.to_owned());
+        let request = PromptRequest {
+            prompt: Some(prompt),
+            ..PromptRequest::default()
+        };
+        return client.prompt(session.session_id, &request).await;
+    }
+    let request = ResumeRequest {
+        prompt,
+        ..ResumeRequest::default()
+    };
+    client.resume(session.session_id, &request).await
 }
 
 async fn last_session(connection: &Connection) -> anyhow::Result<SessionResponse> {

@@ -13,8 +13,9 @@ use tapedeck_domain::owner::Authority;
 use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState};
 use tokio::net::TcpListener;
 
+use crate::commands::doctor;
 use crate::commands::signals::Signals;
-use crate::config::{self, Config, Given};
+use crate::config::{self, Config, Given, HintFate};
 use crate::context::{Context, Database, ServerFile, write_whole};
 use crate::exit::{Exit, Failed};
 
@@ -72,6 +73,7 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let lifecycle = Lifecycle::new();
     let control = control_plane(config, &database, &lifecycle);
     control.start().await?;
+    doctor::reconcile(database.audit()).await;
     let state = ServerState {
         token: token
             .as_ref()
@@ -129,7 +131,10 @@ fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) ->
         lifecycle: lifecycle.clone(),
         ring_events: RING.0,
         ring_bytes: RING.1,
-        hints: Hints::Sent,
+        hints: match config.testing.hints {
+            HintFate::Sent => Hints::Sent,
+            HintFate::Dropped => Hints::Dropped,
+        },
     })
 }
 

@@ -9,7 +9,7 @@ use tapedeck_domain::{RunId, SessionId};
 use tapedeck_protocol::event::{EventResponse, EventsQuery};
 use tapedeck_protocol::session::SessionResponse;
 
-use crate::commands::rendering::brief;
+use crate::commands::rendering::{brief, payload};
 use crate::commands::signals::Signals;
 use crate::context::{Connection, Context};
 use crate::exit::Exit;
@@ -243,10 +243,9 @@ async fn events(client: &Client, args: EventsArgs, printer: Printer) -> anyhow::
     loop {
         let query = EventsQuery {
             after: Some(after.to_string()),
-            limit: None,
             kinds: (!args.kinds.is_empty()).then(|| args.kinds.join(",")),
             run_id: args.run.map(|run| run.to_string()),
-            format: None,
+            ..EventsQuery::default()
         };
         let page = client.events(args.session, &query).await?;
         if page.events.is_empty() {
@@ -290,23 +289,12 @@ async fn follow(client: &Client, args: EventsArgs, printer: Printer) -> anyhow::
                 printer.object(&event.data)?;
                 continue;
             }
-            let own = [
-                "type",
-                "session_id",
-                "run_id",
-                "session_seq",
-                "event_id",
-                "timestamp",
-            ];
-            let mut payload = event.data.clone();
-            payload.retain(|name, _| !own.contains(&name.as_str()));
-            let payload = brief(Some(&payload.into()));
             line(
                 printer,
                 event.session_seq,
                 &time(Some(event.timestamp)),
                 &event.kind,
-                &payload,
+                &payload(&event),
             )?;
         }
     }

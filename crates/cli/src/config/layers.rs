@@ -50,6 +50,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("log.format", "TAPEDECK_LOG_FORMAT", Kind::Text),
     setting("timing.scale", "TAPEDECK_TIMING_SCALE", Kind::Decimal),
     setting("store.durability", "TAPEDECK_DURABILITY", Kind::Text),
+    setting(
+        "retention.delta_days",
+        "TAPEDECK_RETENTION_DELTA_DAYS",
+        Kind::Whole,
+    ),
     setting("serve.listen", "TAPEDECK_LISTEN", Kind::Text),
     setting("serve.ready_file", "TAPEDECK_READY_FILE", Kind::Text),
     setting("executor.id", "TAPEDECK_EXECUTOR_ID", Kind::Text),
@@ -82,6 +87,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("executor.command", "TAPEDECK_COMMAND", Kind::Text),
     setting("executor.agent_mode", "TAPEDECK_AGENT_MODE", Kind::Text),
     setting("executor.agent_env", "TAPEDECK_AGENT_ENV", Kind::List),
+    setting("testing.hints", "TAPEDECK_TESTING_HINTS", Kind::Text),
 ];
 
 /// One value with its source, as a layer.

@@ -31,10 +31,14 @@ pub(crate) struct Settings {
     pub(crate) timing: Times,
     /// The database.
     pub(crate) store: Store,
+    /// What becomes of old runs.
+    pub(crate) retention: Retention,
     /// `tapedeck serve`.
     pub(crate) serve: Serve,
     /// `tapedeck executor`, and the executor inside `run` and `resume`.
     pub(crate) executor: Executor,
+    /// Faults on purpose.
+    pub(crate) testing: Testing,
 }
 
 /// Logs, which go to stderr.
@@ -71,6 +75,14 @@ pub(crate) struct Times {
 pub(crate) struct Store {
     /// What a commit waits for.
     pub(crate) durability: Durability,
+}
+
+/// What becomes of old runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Retention {
+    /// Deltas of runs that settled so many days ago become whole messages; none never do.
+    pub(crate) delta_days: Option<u32>,
 }
 
 /// What a commit waits for.
@@ -127,6 +139,24 @@ pub(crate) struct Executor {
     pub(crate) agent_env: Vec<String>,
 }
 
+/// Faults on purpose, for tests of what must hold in spite of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Testing {
+    /// What becomes of a server's hints.
+    pub(crate) hints: HintFate,
+}
+
+/// What becomes of the hints that wake followers and held requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HintFate {
+    /// They are sent, within the server and to the others.
+    Sent,
+    /// None is sent, and none is listened for: only the slow poll notices what has changed.
+    Dropped,
+}
+
 impl Settings {
     /// What holds where nothing else is said.
     pub(super) fn defaults() -> anyhow::Result<Self> {
@@ -145,6 +175,7 @@ impl Settings {
             store: Store {
                 durability: Durability::Full,
             },
+            retention: Retention { delta_days: None },
             serve: Serve {
                 listen: "127.0.0.1:7070".to_owned(),
                 ready_file: None,
@@ -165,6 +196,9 @@ impl Settings {
                 agent_mode: None,
                 agent_env: Vec::new(),
             },
+            testing: Testing {
+                hints: HintFate::Sent,
+            },
         })
     }
 
@@ -178,6 +212,17 @@ impl Settings {
         }
         if let Some(database) = &self.database {
             database.check()?;
+        }
+        if self.retention.delta_days == Some(0) {
+            return Err(Failed::usage(
+                "`retention.delta_days` must be at least 1; leave it out to keep deltas as they are",
+            ));
+        }
+        if self.testing.hints == HintFate::Dropped && self.database.is_none() {
+            return Err(Failed::usage(
+                "`testing.hints` can be `dropped` on PostgreSQL only: the one server of a data \
+                 directory doesn't poll",
+            ));
         }
         if self.executor.agent.is_some() && self.executor.command.is_some() {
             let text = "`executor.agent` and `executor.command` exclude each other";

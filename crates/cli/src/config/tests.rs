@@ -62,11 +62,13 @@ fn variables_are_read_as_their_setting_says() {
         ("TAPEDECK_WORKSPACE_ROOTS", "/a,/b"),
         ("TAPEDECK_EXECUTOR_ID", "7"),
         ("TAPEDECK_LOG_FORMAT", "json"),
+        ("TAPEDECK_RETENTION_DELTA_DAYS", "30"),
         ("TAPEDECK_RUN", "not a setting"),
     ]);
     let empty = file("");
     let config = Config::layered(Some(empty.path()), &variables, Vec::new()).unwrap();
     assert!((config.timings().scale - 0.1).abs() < f64::EPSILON);
+    assert_eq!(config.timings().keep_deltas_ms, Some(30 * 86_400_000));
     assert_eq!(config.executor.labels["zone"], "a");
     assert_eq!(
         config.executor.workspace_roots,
@@ -91,8 +93,11 @@ fn slips_are_refused_as_usage() {
     };
     assert!(refused("[serve]\nport = 1\n", &[]).contains("port"));
     assert!(refused("[timing]\nscale = 0\n", &[]).contains("timing.scale"));
+    assert!(refused("[retention]\ndelta_days = 0\n", &[]).contains("retention.delta_days"));
     assert!(refused("x", &[("TAPEDECK_MAX_RUNS", "many")]).contains("TAPEDECK_MAX_RUNS"));
     assert!(refused("[executor]\nagent = \"a\"\ncommand = \"b\"\n", &[]).contains("exclude"));
+    let deaf = refused("", &[("TAPEDECK_TESTING_HINTS", "dropped")]);
+    assert!(deaf.contains("PostgreSQL"), "{deaf}");
     refused("not toml", &[]);
     let missing = Config::layered(Some(Path::new("/nowhere.toml")), &[], Vec::new()).unwrap_err();
     assert!(missing.to_string().contains("/nowhere.toml"), "{missing}");

@@ -5,11 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tapedeck_store::Store;
+use tapedeck_store::{Archive, Audit, Store};
 use tapedeck_store_postgres::{self as postgres, PostgresStore};
 use tapedeck_store_sqlite::{Mode, SqliteStore};
 
-use crate::config::{Config, DatabaseUrl};
+use crate::config::{Config, DatabaseUrl, HintFate};
 use crate::context::open_store;
 
 /// An open database.
@@ -35,7 +35,14 @@ impl Database {
     /// Opens what the configuration names, making or migrating it if need be.
     pub(crate) async fn open(config: &Config) -> anyhow::Result<Self> {
         if let Some(url) = &config.database {
-            let store = PostgresStore::open(postgres::Options::new(url.expose())).await?;
+            let options = postgres::Options {
+                hints: match config.testing.hints {
+                    HintFate::Sent => postgres::Hints::Sent,
+                    HintFate::Dropped => postgres::Hints::Dropped,
+                },
+                ..postgres::Options::new(url.expose())
+            };
+            let store = PostgresStore::open(options).await?;
             return Ok(Self::Postgres {
                 store: Arc::new(store),
                 url: url.clone(),
@@ -53,6 +60,22 @@ impl Database {
         match self {
             Self::Directory { store, .. } => Arc::<SqliteStore>::clone(store),
             Self::Postgres { store, .. } => Arc::<PostgresStore>::clone(store),
+        }
+    }
+
+    /// Its rows as a whole.
+    pub(crate) fn archive(&self) -> &dyn Archive {
+        match self {
+            Self::Directory { store, .. } => store.as_ref(),
+            Self::Postgres { store, .. } => store.as_ref(),
+        }
+    }
+
+    /// Its checks.
+    pub(crate) fn audit(&self) -> &dyn Audit {
+        match self {
+            Self::Directory { store, .. } => store.as_ref(),
+            Self::Postgres { store, .. } => store.as_ref(),
         }
     }
 

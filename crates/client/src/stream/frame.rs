@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use tapedeck_domain::{RunId, SessionId, Timestamp};
 use tapedeck_protocol::stream::{COMMENT_INTERVAL_MS, StreamEnd, StreamLive, StreamOpen};
 
+use super::Broken;
+
 /// Where to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Start {
@@ -92,6 +94,23 @@ pub struct StreamEvent {
 }
 
 impl StreamEvent {
+    /// Reads an event's flat object; gives also the first number that a folded event stands for
+    /// (rules R20).
+    pub(super) fn read(data: Map<String, Value>) -> Result<(Self, Option<u64>), Broken> {
+        let envelope = Envelope::deserialize(Value::Object(data.clone()))
+            .map_err(|error| Broken::Fault(format!("an event can't be read: {error}")))?;
+        let event = Self {
+            session_seq: envelope.session_seq,
+            kind: envelope.kind,
+            event_id: envelope.event_id,
+            session_id: envelope.session_id,
+            run_id: envelope.run_id,
+            timestamp: envelope.timestamp,
+            data,
+        };
+        Ok((event, envelope.folded_from))
+    }
+
     /// A text field of the payload.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.data.get(name).and_then(Value::as_str)
@@ -100,14 +119,13 @@ impl StreamEvent {
 
 /// The part of an event's flat object that every event has.
 #[derive(Deserialize)]
-pub(super) struct Envelope {
+struct Envelope {
     #[serde(rename = "type")]
-    pub(super) kind: String,
-    pub(super) session_id: SessionId,
-    pub(super) run_id: Option<RunId>,
-    pub(super) session_seq: u64,
-    pub(super) event_id: String,
-    pub(super) timestamp: Timestamp,
-    /// The first number that a folded event stands for (rules R20).
-    pub(super) folded_from: Option<u64>,
+    kind: String,
+    session_id: SessionId,
+    run_id: Option<RunId>,
+    session_seq: u64,
+    event_id: String,
+    timestamp: Timestamp,
+    folded_from: Option<u64>,
 }

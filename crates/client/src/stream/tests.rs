@@ -6,6 +6,8 @@ use futures::StreamExt as _;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::json;
+use tapedeck_domain::SessionId;
+use tapedeck_protocol::stream::EndReason;
 use tapedeck_protocol::{ErrorCode, Problem};
 
 use super::*;
@@ -297,6 +299,29 @@ async fn a_start_at_the_head_is_pinned_by_the_first_frame() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_resumed_stream_names_the_log_that_its_number_is_of() {
+    const LOG: &str = "00000000-0000-0000-0000-000000000007";
+    let named = |head: u64| {
+        open(head).replace(
+            "\"head_seq\"",
+            &format!("\"log_id\":\"{LOG}\",\"head_seq\""),
+        )
+    };
+    let (client, log) = scripted([
+        text(named(2) + &event(1), Tail::Close),
+        text(named(2) + &event(2), Tail::Close),
+        Answer::refused(ErrorCode::LogChanged),
+    ]);
+    let (seqs, end, error) = drain(follow(&client, Start::Beginning)).await;
+    assert_eq!((seqs, end), (vec![1, 2], None));
+    assert_eq!(error.unwrap().code(), Some(ErrorCode::LogChanged));
+    let log = log.lock().unwrap();
+    let queries: Vec<_> = log.iter().map(|seen| seen.uri.query()).collect();
+    let named = format!("log_id={LOG}");
+    assert_eq!(queries, [None, Some(named.as_str()), Some(named.as_str())]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hole_that_stays_is_an_error_and_never_yielded() {
     let (client, log) = client(|seen| {
         let after = seen.header("last-event-id").unwrap();
@@ -331,6 +356,32 @@ async fn a_filtered_stream_may_have_holes_and_a_folded_event_covers_its_own() {
     let folded = event(5).replace("\"type\"", "\"folded_from\":1,\"type\"");
     let (client, _) = scripted([text(open(5) + &folded + &end("settled"), Tail::Close)]);
     assert_eq!(drain(follow(&client, Start::Beginning)).await.0, [5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_place_was_folded_ends_and_says_where_to_restart() {
+    let (client, log) = client(|seen| {
+        let after = seen.header("last-event-id").unwrap();
+        let folded = event(5).replace("\"type\"", "\"folded_from\":2,\"type\"");
+        match after {
+            "0" => text(open(5) + &event(1) + &event(2) + &event(3), Tail::Break),
+            "1" => text(open(5) + &folded + &end("settled"), Tail::Close),
+            _ => {
+                let mut problem = Problem::new(ErrorCode::CursorExpired, "folded");
+                problem.extensions.restart_after = Some(1);
+                Answer::problem(&problem)
+            }
+        }
+    });
+    let (seqs, end, error) = drain(follow(&client, Start::Beginning)).await;
+    assert_eq!((seqs, end), (vec![1, 2, 3], None));
+    let error = error.unwrap();
+    assert_eq!(error.code(), Some(ErrorCode::CursorExpired));
+    assert_eq!(cursors(&log).len(), 2, "asking again would not help");
+    let restart = Start::After(error.restart_after().unwrap());
+    let (seqs, end, error) = drain(follow(&client, restart)).await;
+    assert_eq!((seqs, end), (vec![5], Some(EndReason::Settled)));
+    assert!(error.is_none(), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,42 @@ macro_rules! commands {
         )*
         /// The names of all commands.
         pub const ALL: &[&str] = &[$(stringify!($name),)*];
+
+        /// Any command of the list.
+        #[derive(Debug)]
+        pub enum Any {
+            $(
+                #[doc = concat!("[`", stringify!($module), "::", stringify!($name), "`].")]
+                $name(Box<$module::$name>),
+            )*
+        }
+
+        $(
+            impl From<$module::$name> for Any {
+                fn from(command: $module::$name) -> Self {
+                    Self::$name(Box::new(command))
+                }
+            }
+        )*
+
+        impl Any {
+            /// The command's name in the list.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => stringify!($name),)*
+                }
+            }
+        }
+
+        impl crate::ControlPlane {
+            /// Runs one command by itself, without what a use case does before and after it: whoever
+            /// walks the list proves each command's own check.
+            pub async fn run_alone(&self, command: Any) -> crate::Outcome<()> {
+                match command {
+                    $(Any::$name(command) => self.inner.execute(*command).await.map(drop),)*
+                }
+            }
+        }
     };
 }
 

@@ -260,9 +260,10 @@ fn any_event() -> impl Strategy<Value = (RunId, &'static str, Value)> {
     let call = prop_oneof![5 => Just("c1"), 1 => Just("c2"), 1 => Just("")];
     let said = (text(), message, role, any::<bool>(), 0..9).prop_map(
         |(text, id, role, thought, extra)| {
-            let (kind, field) = match thought {
-                true => (uploaded::THINKING_DELTA, "text"),
-                false => (uploaded::STREAM_DELTA, "content"),
+            let (kind, field) = if thought {
+                (uploaded::THINKING_DELTA, "text")
+            } else {
+                (uploaded::STREAM_DELTA, "content")
             };
             (
                 RUN,

@@ -45,6 +45,17 @@ fn sse_data_is_flat_and_the_envelope_wins() {
 }
 
 #[test]
+fn only_a_fold_says_from_where_it_was_folded() {
+    for payload in [r#"{"folded_from":1,"a":2}"#, "{\n\"folded_from\":1,\"a\":2}"] {
+        let mut record = record(payload);
+        assert_eq!(parsed(&sse_data(&record))["folded_from"], Value::Null);
+        record.folded_from = Some(3);
+        let data = parsed(&sse_data(&record));
+        assert_eq!((&data["folded_from"], &data["a"]), (&json!(3), &json!(2)));
+    }
+}
+
+#[test]
 fn sse_data_is_one_line_whatever_is_stored() {
     let pretty = sse_data(&record("{\n  \"a\": 1,\r\n  \"b\": [\n2]\n}"));
     assert_eq!(parsed(&pretty)["b"], json!([2]));
@@ -124,11 +135,10 @@ fn malformed_cursors_are_refused() {
 fn selections_are_checked() {
     let query = |kinds: &str, run_id: &str, limit: &str| {
         EventsQuery {
-            after: None,
             limit: Some(limit.to_owned()),
             kinds: Some(kinds.to_owned()),
             run_id: Some(run_id.to_owned()),
-            format: None,
+            ..EventsQuery::default()
         }
         .check(None)
     };

@@ -221,7 +221,7 @@ mod tests {
         RunId::new("01890000-0000-7000-8000-000000000002".parse().unwrap())
     }
 
-    fn faults(entries: Value) -> Vec<String> {
+    fn faults(entries: &Value) -> Vec<String> {
         let body = json!({"executor_id": "x", "claim_token": "1.a", "tape_entries": entries});
         let request: TapeRequest = serde_json::from_value(body).unwrap();
         let errors = request.check(run()).err().unwrap_or_default();
@@ -245,14 +245,14 @@ mod tests {
     #[case(json!([{"kind": "tool_result", "payload": {"call_id": "c"}}]),
         &["tape_entries[0].payload"])]
     fn entries_say_where_a_rule_is_broken(#[case] entries: Value, #[case] expected: &[&str]) {
-        assert_eq!(faults(entries), expected);
+        assert_eq!(faults(&entries), expected);
     }
 
     #[test]
     fn a_batch_is_bounded() {
         let entry = json!({"kind": "plan", "payload": {}});
-        assert_eq!(faults(json!(vec![entry.clone(); 1000])), [""; 0]);
-        assert_eq!(faults(json!(vec![entry; 1001])), ["tape_entries"]);
+        assert_eq!(faults(&json!(vec![entry.clone(); 1000])), [""; 0]);
+        assert_eq!(faults(&json!(vec![entry; 1001])), ["tape_entries"]);
     }
 
     #[test]

@@ -111,6 +111,9 @@ async fn answer(
     session_id: SessionId,
     selection: EventSelection,
 ) -> Result<Response, Fault> {
+    if let Some(log_id) = selection.log_id {
+        call.control().check_log(log_id)?;
+    }
     if call.representation == Representation::Json {
         let page = page(call, session_id, selection).await?;
         return Ok(Json(page).into_response());

@@ -5,6 +5,7 @@ mod checkpoints;
 mod events;
 mod executor;
 mod executors;
+mod feed;
 mod interactions;
 mod operations;
 mod runs;
@@ -93,6 +94,7 @@ fn others() -> Endpoints {
         .routes(routes!(tape::show))
         .routes(routes!(tape::transcript))
         .routes(routes!(events::of_session))
+        .routes(routes!(feed::all))
         .routes(routes!(runs::list))
         .routes(routes!(runs::show))
         .routes(routes!(runs::cancel))

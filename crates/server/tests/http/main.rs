@@ -11,6 +11,8 @@ mod edge;
 #[cfg(test)]
 mod executors;
 #[cfg(test)]
+mod feed;
+#[cfg(test)]
 mod serve;
 #[cfg(test)]
 mod stream;

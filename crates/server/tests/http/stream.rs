@@ -4,6 +4,7 @@ use crate::support::{Frame, Frames, Live, ids};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_LOCATION, CONTENT_TYPE};
 use serde_json::json;
+use tapedeck_control_plane::retention::Retention;
 use tapedeck_domain::Timing;
 
 async fn open(live: &Live, path: &str) -> Frames {
@@ -109,6 +110,66 @@ async fn a_follower_sees_each_event_once_whatever_it_asks_for() {
         words.push(data["content"].as_str().unwrap().to_owned());
     }
     assert_eq!(words, texts);
+}
+
+#[tokio::test]
+async fn a_cursor_inside_a_fold_is_gone_and_says_where_to_restart() {
+    let timing = Timing {
+        // Whatever has settled is old enough.
+        keep_deltas_ms: Some(-1_000),
+        sweep_ms: 10_000,
+        ..Timing::STANDARD
+    };
+    let live = Live::timed(timing, |_| {}).await;
+    let (session, claim) = live.claimed().await;
+    live.say(&claim, &["one", "two", "three"]).await;
+    live.complete(&claim).await;
+    let path = format!("/sessions/{session}/events");
+    let page = live.get(&path).await.ok();
+    let events = page["events"].as_array().unwrap();
+    let deltas = events.iter().filter(|it| it["kind"] == "StreamDelta");
+    let deltas: Vec<u64> = deltas
+        .map(|it| it["session_seq"].as_u64().unwrap())
+        .collect();
+    let (first, last) = (deltas[0], deltas[2]);
+    let mut retention = Retention::default();
+    while retention.pass(&live.api.control).await.unwrap().runs == 0 {}
+
+    let folded = live
+        .get(&format!("{path}?after={}&limit=1", first - 1))
+        .await
+        .ok();
+    let event = &folded["events"][0];
+    assert_eq!(
+        (&event["session_seq"], &event["folded_from"]),
+        (&json!(last), &json!(first))
+    );
+    assert_eq!(event["payload"]["content"], "onetwothree");
+    let frames = open(&live, &format!("{path}?run_id={}", claim.run_id))
+        .await
+        .rest()
+        .await;
+    let frame = frames
+        .iter()
+        .find(|frame| frame.data["session_seq"] == last)
+        .unwrap();
+    assert_eq!(frame.data["folded_from"], first);
+
+    for place in [path, format!("/runs/{}/events", claim.run_id)] {
+        for inside in first..last {
+            let place = format!("{place}?after={inside}");
+            // Before the first frame: the answer is the problem itself.
+            for call in [live.api.get(&place), live.get(&place)] {
+                let problem = call.await;
+                problem.is(StatusCode::GONE, "cursor_expired");
+                assert_eq!(problem.json["restart_after"], first - 1);
+                assert_eq!(problem.json["oldest_seq"], 1);
+            }
+        }
+        for served in [first - 1, last] {
+            live.get(&format!("{place}?after={served}")).await.ok();
+        }
+    }
 }
 
 #[tokio::test]

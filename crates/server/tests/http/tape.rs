@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 const OTHER: &str = "018f0000-0000-7000-8000-00000000000e";
 
-fn entry(kind: &str, payload: Value) -> Value {
+fn entry(kind: &str, payload: &Value) -> Value {
     json!({"kind": kind, "payload": payload})
 }
 
 fn said(text: &str) -> Value {
-    entry("assistant_message", json!({"text": text}))
+    entry("assistant_message", &json!({"text": text}))
 }
 
 async fn entries(live: &Live, session: &str) -> Vec<Value> {
@@ -169,7 +169,7 @@ async fn an_executors_own_entries_replace_what_its_events_say() {
     let own = json!([
         {"entry_id": OTHER, "kind": "tool_call", "meta": {"n": 1},
          "payload": {"call_id": "c", "tool_name": "read"}},
-        entry("tool_result", json!({"call_id": "c", "result": "text"})),
+        entry("tool_result", &json!({"call_id": "c", "result": "text"})),
         {"kind": "anchor", "anchor_type": "mark", "payload": {}},
         said("own"),
     ]);
@@ -255,12 +255,12 @@ async fn broken_uploads_are_told_where_and_the_claim_comes_first() {
         ),
         (
             "tape",
-            json!({"tape_entries": [entry("run_end", json!({}))]}),
+            json!({"tape_entries": [entry("run_end", &json!({}))]}),
             "tape_entries[0].kind",
         ),
         (
             "tape",
-            json!({"tape_entries": [entry("plan", json!({"a": "\u{0}"}))]}),
+            json!({"tape_entries": [entry("plan", &json!({"a": "\u{0}"}))]}),
             "tape_entries[0].payload",
         ),
         ("snapshot", json!({}), "messages"),
@@ -274,7 +274,7 @@ async fn broken_uploads_are_told_where_and_the_claim_comes_first() {
         ("snapshot", json!({"messages": [1], "note": 1}), "note"),
         (
             "complete",
-            json!({"status": "completed", "tape_entries": [entry("note", json!({}))]}),
+            json!({"status": "completed", "tape_entries": [entry("note", &json!({}))]}),
             "tape_entries[0].kind",
         ),
     ] {

@@ -30,16 +30,23 @@ const HISTORY: &[&str] = &[
 /// Walks of what is live only: partial indexes that hold nothing else.
 const LIVE: &[&str] = &["session_heads_active", "session_heads_idle"];
 
+/// All statements but those of the audit, which looks at everything on purpose.
 fn statements() -> BTreeSet<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(".sqlx");
-    std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    let audit: BTreeSet<_> = files("queries/audit").collect();
+    files(".sqlx")
+        .map(|text| {
             let data: Value = serde_json::from_str(&text).unwrap();
             data["query"].as_str().unwrap().to_owned()
         })
+        .filter(|statement| !audit.contains(statement))
         .collect()
+}
+
+/// What the files of a directory of this crate hold.
+fn files(dir: &str) -> impl Iterator<Item = String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(dir);
+    let entries = std::fs::read_dir(dir).unwrap();
+    entries.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
 }
 
 /// How many parameters a statement has.

@@ -7,6 +7,8 @@ mod crash;
 #[cfg(test)]
 mod directory;
 #[cfg(test)]
+mod fold_rows;
+#[cfg(test)]
 mod groups;
 #[cfg(test)]
 mod migrations;

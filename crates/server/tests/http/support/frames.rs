@@ -11,6 +11,9 @@ use serde_json::Value;
 /// One frame; a comment has no fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Frame {
+    /// The id as it is.
+    pub(crate) cursor: Option<String>,
+    /// The id of an event of one session: its number.
     pub(crate) id: Option<u64>,
     pub(crate) event: String,
     pub(crate) data: Value,
@@ -83,7 +86,10 @@ fn parse(text: String) -> Frame {
     let mut frame = Frame::default();
     for line in text.lines() {
         match line.split_once(": ") {
-            Some(("id", value)) => frame.id = Some(value.parse().unwrap()),
+            Some(("id", value)) => {
+                frame.cursor = Some(value.to_owned());
+                frame.id = value.parse().ok();
+            }
             Some(("event", value)) => value.clone_into(&mut frame.event),
             Some(("data", value)) => frame.data = serde_json::from_str(value).unwrap(),
             Some(("retry", value)) => frame.retry = Some(value.parse().unwrap()),

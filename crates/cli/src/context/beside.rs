@@ -1,0 +1,89 @@
+//! The configured database as it is seen from beside, while servers may be working on it: nothing
+//! is made, migrated, locked or written.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use tapedeck_store::{ArchiveError, Audit, RowSink};
+use tapedeck_store_postgres::{self as postgres, PostgresDatabase};
+use tapedeck_store_sqlite::SqliteFile;
+
+use crate::config::{self, Config, DatabaseUrl};
+use crate::exit::{Exit, Failed};
+
+/// A database that others may have open.
+#[derive(Debug)]
+pub(crate) enum Beside {
+    /// A file.
+    File {
+        /// The file.
+        file: SqliteFile,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A database on PostgreSQL.
+    Postgres {
+        /// The database.
+        database: PostgresDatabase,
+        /// Where it is.
+        url: DatabaseUrl,
+    },
+}
+
+impl Beside {
+    /// The one that the configuration names.
+    pub(crate) async fn open(config: &Config) -> anyhow::Result<Self> {
+        if config.is_from_flag("server") {
+            return Err(Failed::usage(
+                "this looks at the database itself: name it with `--data-dir` or `--database`",
+            ));
+        }
+        if let Some(url) = &config.database {
+            let options = postgres::Options::new(url.expose());
+            return Ok(Self::Postgres {
+                database: PostgresDatabase::open_read_only(&options).await?,
+                url: url.clone(),
+            });
+        }
+        let dir = config::expand(&config.data_dir)?;
+        Self::file(&SqliteFile::path_in(&dir)).await
+    }
+
+    /// A file by its own name.
+    pub(crate) async fn file(path: &Path) -> anyhow::Result<Self> {
+        if !path.exists() {
+            let message = format!("there is no database `{}`", path.display());
+            return Err(Failed::with(Exit::NotFound, message));
+        }
+        Ok(Self::File {
+            file: SqliteFile::open_read_only(path).await?,
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Its checks.
+    pub(crate) fn audit(&self) -> &dyn Audit {
+        match self {
+            Self::File { file, .. } => file,
+            Self::Postgres { database, .. } => database,
+        }
+    }
+
+    /// Gives every row of one moment.
+    pub(crate) async fn export(&self, sink: &mut dyn RowSink) -> Result<(), ArchiveError> {
+        match self {
+            Self::File { file, .. } => file.export(sink).await,
+            Self::Postgres { database, .. } => database.export(sink).await,
+        }
+    }
+}
+
+/// Where it is, without a password.
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, .. } => path.display().fmt(f),
+            Self::Postgres { url, .. } => url.fmt(f),
+        }
+    }
+}
