@@ -109,6 +109,21 @@ pub(crate) async fn list(address: SocketAddr, path: &str, plural: &str) -> Vec<V
     }
 }
 
+/// Every entry of a session's tape, with those that were put aside.
+pub(crate) async fn tape(address: SocketAddr, session: &str) -> Vec<Value> {
+    let mut entries = Vec::new();
+    let mut after = String::new();
+    loop {
+        let path = format!("/sessions/{session}/tape?include_superseded=true&limit=200{after}");
+        let page = Request::get(path).send(address).await.ok();
+        entries.extend(page["entries"].as_array().unwrap().iter().cloned());
+        match page["next_cursor"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return entries,
+        }
+    }
+}
+
 pub(crate) fn is_terminal(run: &Value) -> bool {
     let status = run["status"].as_str().unwrap();
     ["completed", "failed", "cancelled", "interrupted"].contains(&status)

@@ -35,6 +35,14 @@ pub(crate) async fn change(data_dir: &Path, statement: &str) {
     connection.close().await.unwrap();
 }
 
+/// The rows of a statement that gives one text each, also beside a server.
+pub(crate) async fn look(data_dir: &Path, statement: &str) -> Vec<String> {
+    let mut connection = open(data_dir, true).await;
+    let found = texts(&mut connection, statement).await;
+    connection.close().await.unwrap();
+    found
+}
+
 /// The write lock, held by this process beside a server.
 pub(crate) struct WriteLock(SqliteConnection);
 

@@ -127,10 +127,8 @@ impl World {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        match tokio::time::timeout(PATIENCE, sending).await {
-            Ok(answer) => answer,
-            Err(_) => panic!("no answer to a repeated request: {last:?}: {request:?}"),
-        }
+        let answer = tokio::time::timeout(PATIENCE, sending).await;
+        answer.unwrap_or_else(|_late| panic!("not answered: {request:?}: {last:?}"))
     }
 
     /// A write with an idempotency key.

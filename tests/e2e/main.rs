@@ -2,6 +2,9 @@
 //! checked here on processes, sockets and files; the rules themselves are checked in `invariants`.
 
 #[cfg(test)]
+#[path = "../support/chaos.rs"]
+mod chaos;
+#[cfg(test)]
 #[path = "../support/http.rs"]
 mod http;
 #[cfg(test)]
@@ -41,6 +44,8 @@ macro_rules! on_both_stores {
 }
 
 #[cfg(test)]
+mod abandoned;
+#[cfg(test)]
 mod api;
 #[cfg(test)]
 mod approvals;
@@ -55,13 +60,25 @@ mod crash;
 #[cfg(test)]
 mod database;
 #[cfg(test)]
+mod deaf;
+#[cfg(test)]
+mod frozen;
+#[cfg(test)]
+mod feed;
+#[cfg(test)]
 mod instances;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod operations;
+#[cfg(test)]
 mod outage;
 #[cfg(test)]
+mod pounding;
+#[cfg(test)]
 mod requests;
+#[cfg(test)]
+mod restore;
 #[cfg(test)]
 mod security;
 #[cfg(test)]

@@ -48,24 +48,24 @@ impl RowSink for Lines {
 }
 
 /// Reads a copy in memory.
-struct Copy {
-    lines: std::vec::IntoIter<String>,
+struct Copy<'a> {
+    lines: std::slice::Iter<'a, String>,
     decoder: Option<Decoder>,
 }
 
-impl Copy {
-    fn of(lines: &[String]) -> Self {
+impl<'a> Copy<'a> {
+    fn of(lines: &'a [String]) -> Self {
         Self {
-            lines: lines.to_vec().into_iter(),
+            lines: lines.iter(),
             decoder: None,
         }
     }
 }
 
 #[async_trait]
-impl RowSource for Copy {
+impl RowSource for Copy<'_> {
     async fn origin(&mut self) -> Result<Origin, ArchiveError> {
-        let (decoder, origin) = Decoder::begin(&self.lines.next().unwrap_or_default())?;
+        let (decoder, origin) = Decoder::begin(self.lines.next().map_or("", String::as_str))?;
         self.decoder = Some(decoder);
         Ok(origin)
     }
@@ -73,7 +73,7 @@ impl RowSource for Copy {
     async fn next(&mut self) -> Result<Option<(&'static Table, Vec<Cell>)>, ArchiveError> {
         let decoder = self.decoder.as_mut().unwrap();
         for line in self.lines.by_ref() {
-            match decoder.line(&line)? {
+            match decoder.line(line)? {
                 Line::Row(table, row) => return Ok(Some((table, row))),
                 Line::End => {}
             }
@@ -155,7 +155,11 @@ async fn the_list_of_tables_is_the_schema(t: TestControl) {
         .flat_map(|table| {
             table.columns.iter().map(move |column| {
                 let required = u8::from(!column.optional);
-                format!("{}.{}.{required}", table.name, spelled(table.name, column.name))
+                format!(
+                    "{}.{}.{required}",
+                    table.name,
+                    spelled(table.name, column.name)
+                )
             })
         })
         .collect();
@@ -165,6 +169,7 @@ async fn the_list_of_tables_is_the_schema(t: TestControl) {
 
 async fn a_copy_holds_every_row_and_goes_to_either_store_and_back(t: TestControl) {
     busy::fill(&t).await;
+    busy::fold(&t).await;
     let original = export(&t.store).await;
     let counted: u64 = t
         .store
@@ -223,7 +228,10 @@ async fn a_copy_goes_on_where_the_original_was(t: TestControl) {
         there.answer(question, true).await.unwrap();
         there.complete(&claim).await;
         assert_eq!(there.claim("other").await.run_id(), waits);
-        assert_eq!(there.log(session).await.len(), there.kinds(session).await.len());
+        assert_eq!(
+            there.log(session).await.len(),
+            there.kinds(session).await.len()
+        );
         let fresh = there.session().await;
         let seq = there.prompt(fresh).await.session_seq;
         assert!(seq > 0, "new rows get keys of their own");
@@ -235,7 +243,10 @@ async fn a_copy_goes_on_where_the_original_was(t: TestControl) {
     let there = TestControl::over(there).await;
     there.pass(120_000).await;
     there.sweep().await;
-    assert_eq!(there.run(claim.run_id()).await.status, RunStatus::Interrupted);
+    assert_eq!(
+        there.run(claim.run_id()).await.status,
+        RunStatus::Interrupted
+    );
     assert_eq!(t.run(claim.run_id()).await.status, RunStatus::Running);
 }
 
@@ -248,7 +259,10 @@ async fn a_copy_of_a_local_process_s_session_is_free(t: TestControl) {
     let there = TestControl::over(there).await;
     let view = there.view(session).await;
     let owner = view.head.owner.unwrap();
-    assert_eq!((owner.owner_id.as_str(), owner.expires_at), ("cli:elsewhere", None));
+    assert_eq!(
+        (owner.owner_id.as_str(), owner.expires_at),
+        ("cli:elsewhere", None)
+    );
     there.prompt(session).await;
 }
 
@@ -257,7 +271,10 @@ async fn an_import_needs_an_empty_database(t: TestControl) {
     let copy = export(&t.store).await;
     let full = export(&t.store).await;
     let refused = import(&t.store, &copy).await.unwrap_err();
-    assert!(matches!(refused, ArchiveError::NotEmpty { table: "sessions" }), "{refused}");
+    assert!(
+        matches!(refused, ArchiveError::NotEmpty { table: "sessions" }),
+        "{refused}"
+    );
     assert_eq!(rows(&export(&t.store).await), rows(&full));
 }
 
@@ -294,6 +311,9 @@ async fn an_import_of_another_schema_is_refused(t: TestControl) {
     header["schema"] = 9_999.into();
     copy[0] = header.to_string();
     let refused = import(&t.store, &copy).await.unwrap_err();
-    assert!(matches!(refused, ArchiveError::Schema { found: 9_999, .. }), "{refused}");
+    assert!(
+        matches!(refused, ArchiveError::Schema { found: 9_999, .. }),
+        "{refused}"
+    );
     t.session().await;
 }

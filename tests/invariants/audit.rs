@@ -51,6 +51,8 @@ async fn a_busy_database_gives_no_finding(t: TestControl) {
             assert_sound(&t).await;
         }
     }
+    busy::fold(&t).await;
+    assert_sound(&t).await;
 }
 
 async fn a_busy_database_gives_no_finding_after_an_outage(t: TestControl) {
@@ -83,11 +85,7 @@ struct Damage {
     besides: &'static [Check],
 }
 
-const fn damage(
-    check: Check,
-    table: &'static [&'static str],
-    statement: &'static str,
-) -> Damage {
+const fn damage(check: Check, table: &'static [&'static str], statement: &'static str) -> Damage {
     Damage {
         check,
         tables: table,
@@ -98,8 +96,16 @@ const fn damage(
 
 /// A row of each kind by what it is; `TRUE` and `FALSE` are words of both dialects.
 const DAMAGES: &[Damage] = &[
-    damage(Check::References, &["approval_rules"], "UPDATE approval_rules SET session_key = 999999"),
-    damage(Check::Heads, &["session_heads"], "DELETE FROM session_heads WHERE head_seq = 0"),
+    damage(
+        Check::References,
+        &["approval_rules"],
+        "UPDATE approval_rules SET session_key = 999999",
+    ),
+    damage(
+        Check::Heads,
+        &["session_heads"],
+        "DELETE FROM session_heads WHERE head_seq = 0",
+    ),
     damage(
         Check::Copies,
         &["message_snapshots"],
@@ -199,7 +205,11 @@ const DAMAGES: &[Damage] = &[
         &["run_heads"],
         "UPDATE run_heads SET replayed = NULL WHERE status = 'running'",
     ),
-    damage(Check::Queue, &["run_queue"], "UPDATE run_queue SET ready_at = ready_at + 1"),
+    damage(
+        Check::Queue,
+        &["run_queue"],
+        "UPDATE run_queue SET ready_at = ready_at + 1",
+    ),
     damage(
         Check::QueueTargets,
         &["sessions"],
@@ -319,7 +329,11 @@ const DAMAGES: &[Damage] = &[
         &["runs"],
         "UPDATE runs SET parent_run_id = run_id WHERE parent_run_id IS NOT NULL",
     ),
-    damage(Check::Results, &["idempotency_keys"], "UPDATE idempotency_keys SET result = '1'"),
+    damage(
+        Check::Results,
+        &["idempotency_keys"],
+        "UPDATE idempotency_keys SET result = '1'",
+    ),
 ];
 
 /// What the dialects say each in its own way: the file itself, and digests, whose length
@@ -383,7 +397,9 @@ async fn every_check_finds_what_it_is_there_for(t: TestControl) {
     for table in TABLES {
         let name = table.name;
         t.store
-            .run(&format!("CREATE TABLE saved_{name} AS SELECT * FROM {name}"))
+            .run(&format!(
+                "CREATE TABLE saved_{name} AS SELECT * FROM {name}"
+            ))
             .await;
     }
     let mut shown: BTreeSet<Check> = BTreeSet::new();

@@ -8,6 +8,8 @@ use tapedeck_control_plane::commands::append_events::AppendEvents;
 use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
+use tapedeck_control_plane::retention::{Folded, Retention};
+use tapedeck_control_plane::sweep;
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::append::Uploaded;
 use tapedeck_domain::interaction::Scope;
@@ -16,7 +18,7 @@ use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{CheckpointId, SessionId};
 
-use crate::control::{Claim, NAMESPACE, TestControl, key};
+use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, key};
 
 /// Fills a database.
 pub(crate) async fn fill(t: &TestControl) {
@@ -28,16 +30,46 @@ pub(crate) async fn fill(t: &TestControl) {
     t.sweep().await;
 }
 
+/// Lets so much time pass, with nobody alive, that deltas are folded, and folds them.
+pub(crate) async fn fold(t: &TestControl) {
+    t.outage(KEEP_DELTAS_MS + 1);
+    sweep::start(&t.control).await.unwrap();
+    let mut retention = Retention::default();
+    let mut runs = 0;
+    while let Folded {
+        runs: more @ 1.., ..
+    } = retention.pass(&t.control).await.unwrap()
+    {
+        runs += more;
+    }
+    assert!(runs > 0);
+}
+
 /// Uploads one event of each kind that the tape is made of.
 async fn work(t: &TestControl, claim: &Claim) {
     let events = [
         ("TurnBegin", json!({})),
-        ("StreamDelta", json!({"content": "one ", "role": "assistant"})),
-        ("StreamDelta", json!({"content": "two\u{7}", "role": "assistant"})),
+        (
+            "StreamDelta",
+            json!({"content": "one ", "role": "assistant"}),
+        ),
+        (
+            "StreamDelta",
+            json!({"content": "two\u{7}", "role": "assistant"}),
+        ),
         ("ThinkingDelta", json!({"text": "hm"})),
-        ("ToolCallBegin", json!({"call_id": "c", "tool_name": "shell", "arguments": {"b": 1, "a": 2}})),
-        ("ToolResultDelta", json!({"call_id": "c", "display_result": "ok", "is_error": false})),
-        ("ToolCallEnd", json!({"call_id": "c", "status": "completed"})),
+        (
+            "ToolCallBegin",
+            json!({"call_id": "c", "tool_name": "shell", "arguments": {"b": 1, "a": 2}}),
+        ),
+        (
+            "ToolResultDelta",
+            json!({"call_id": "c", "display_result": "ok", "is_error": false}),
+        ),
+        (
+            "ToolCallEnd",
+            json!({"call_id": "c", "status": "completed"}),
+        ),
         ("Plan", json!({"entries": []})),
         ("Custom", json!({"ü": [1.5, null, true]})),
     ];
@@ -73,7 +105,10 @@ async fn own_tape(t: &TestControl, claim: &Claim) {
     };
     let entries = vec![
         entry("assistant_message", json!({"text": "mine"})),
-        entry("tool_call", json!({"call_id": "x", "tool_name": "t", "result": "r"})),
+        entry(
+            "tool_call",
+            json!({"call_id": "x", "tool_name": "t", "result": "r"}),
+        ),
     ];
     let command = AppendTape {
         proof: claim.proof.clone(),
@@ -92,7 +127,9 @@ async fn run_in(t: &TestControl, session: SessionId, ending: Ending) {
 
 async fn checkpoint(t: &TestControl, session: SessionId, label: &str) -> CheckpointId {
     let label = Some(label.to_owned());
-    let captured = t.control.capture_checkpoint(NAMESPACE, session, label, None);
+    let captured = t
+        .control
+        .capture_checkpoint(NAMESPACE, session, label, None);
     captured.await.unwrap().checkpoint_id
 }
 
@@ -121,9 +158,18 @@ async fn with_a_past(t: &TestControl) {
     work(t, &claim).await;
     own_tape(t, &claim).await;
     t.complete(&claim).await;
-    assert!(t.control.checkpoint(NAMESPACE, later).await.unwrap().superseded_at.is_some());
+    assert!(
+        t.control
+            .checkpoint(NAMESPACE, later)
+            .await
+            .unwrap()
+            .superseded_at
+            .is_some()
+    );
     for point in [ForkPoint::Head, ForkPoint::Checkpoint(kept)] {
-        let fork = t.control.fork_session(NAMESPACE, session, point, None, None);
+        let fork = t
+            .control
+            .fork_session(NAMESPACE, session, point, None, None);
         let fork = fork.await.unwrap().session.session_id;
         run_in(t, fork, Ending::Completed).await;
     }
@@ -166,7 +212,9 @@ async fn with_queues(t: &TestControl) {
         .await
         .unwrap();
     let (interrupted, _claim) = t.running("queue").await;
-    t.try_prompt(interrupted, OnActive::Interrupt).await.unwrap();
+    t.try_prompt(interrupted, OnActive::Interrupt)
+        .await
+        .unwrap();
 }
 
 /// Runs that wait for an executor, for the first time and again, and one that nobody acknowledged.
@@ -180,7 +228,7 @@ async fn with_waiting_runs(t: &TestControl) {
     let released = t.session_with(settings.clone()).await;
     t.prompt(released).await;
     t.claim("again").await;
-    settings.run_target.executor.pool = "elsewhere".to_owned();
+    "elsewhere".clone_into(&mut settings.run_target.executor.pool);
     settings.run_target.executor.executor_id = Some("pinned".to_owned());
     settings.run_target.executor.labels = BTreeMap::from([
         ("gpu".to_owned(), "yes \"\u{e9}".to_owned()),

@@ -15,7 +15,6 @@ use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::tape::TapeEntry;
 use tapedeck_domain::{Rejection, RunId, SessionId};
 
-use crate::assert_rejected;
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl};
 
 on_every_store! {

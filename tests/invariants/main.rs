@@ -13,6 +13,8 @@ mod control;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "shared with other suites, which need more of it")]
 mod postgres;
+#[path = "../support/seed.rs"]
+mod seed;
 #[path = "../support/stores.rs"]
 mod stores;
 
@@ -60,12 +62,15 @@ mod archive;
 mod audit;
 mod busy;
 mod claims;
+mod feed;
 mod folds;
 mod follow;
+mod forks;
 mod idempotency;
 mod instances;
 mod interactions;
 mod maintenance;
+mod next_run;
 mod outages;
 mod ownership;
 mod recovery;

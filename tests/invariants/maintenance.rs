@@ -14,6 +14,7 @@ on_every_store! {
     a_repair_leaves_its_event_each_time_and_changes_what_is_sound_in_nothing,
     a_repair_derives_again_what_was_broken,
     a_repaired_queue_is_claimable_again,
+    a_queue_that_nobody_would_ever_continue_is_held_again,
 }
 
 // That a local process is dead is known by its lock on a file in the directory.
@@ -131,7 +132,7 @@ async fn a_repair_derives_again_what_was_broken(t: TestControl) {
     let sound = t.view(session).await;
     let everything = "UPDATE sessions SET active_run_id = NULL, last_run_id = NULL, \
         last_run_status = 'completed', last_interrupted_run_id = NULL, \
-        resume_from_event_id = 'srv:99', queued_runs = 7, queue_held = NOT queue_held, \
+        resume_from_event_id = 'srv:99', queued_runs = 7, \
         pending_interactions = 5, checkpoint_count = 0, latest_checkpoint_id = NULL, \
         latest_checkpoint_label = 'wrong', status = 'closed', turn_status = 'idle'; \
         UPDATE session_heads SET active_run_key = NULL; \
@@ -146,7 +147,6 @@ async fn a_repair_derives_again_what_was_broken(t: TestControl) {
         "last_interrupted_run_id",
         "resume_from_event_id",
         "queued_runs",
-        "queue_held",
         "pending_interactions",
         "checkpoint_count",
         "latest_checkpoint",
@@ -212,4 +212,17 @@ async fn a_repair_need_not_wait_for_the_lease_of_a_dead_owner(t: TestControl) {
     let owner = server.view(session).await.head.owner.unwrap();
     repair(&server, session).await;
     assert_eq!(server.view(session).await.head.owner.unwrap(), owner);
+}
+
+async fn a_queue_that_nobody_would_ever_continue_is_held_again(t: TestControl) {
+    let (session, claim) = t.running("e1").await;
+    let waiting = t.enqueue(session).await;
+    t.settle(&claim, Ending::Interrupted).await.unwrap();
+    t.store
+        .run("UPDATE sessions SET queue_held = NOT queue_held")
+        .await;
+    t.control.release_owner(NAMESPACE, session).await.unwrap();
+    assert_eq!(repair(&t, session).await, ["queue_held"]);
+    t.control.continue_queue(NAMESPACE, session).await.unwrap();
+    assert_eq!(t.claim("e1").await.run_id(), waiting.run_id);
 }

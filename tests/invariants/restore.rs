@@ -267,7 +267,7 @@ async fn restore_is_atomic_and_keeps_audit(t: TestControl) {
     );
 }
 
-const TABLES: [&str; 16] = [
+pub(crate) const TABLES: [&str; 16] = [
     "approval_rules",
     "checkpoints",
     "claims",

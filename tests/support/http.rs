@@ -378,6 +378,9 @@ impl Wire {
 /// One frame of a stream. A comment has no kind.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Frame {
+    /// The id as it is.
+    pub(crate) cursor: Option<String>,
+    /// The id of an event of one session: its number.
     pub(crate) id: Option<u64>,
     pub(crate) kind: String,
     pub(crate) data: Value,
@@ -389,7 +392,10 @@ impl Frame {
         let mut frame = Self::default();
         for line in text.lines() {
             match line.split_once(": ") {
-                Some(("id", value)) => frame.id = Some(value.parse().unwrap()),
+                Some(("id", value)) => {
+                    frame.cursor = Some(value.to_owned());
+                    frame.id = value.parse().ok();
+                }
                 Some(("event", value)) => value.clone_into(&mut frame.kind),
                 Some(("data", value)) => frame.data = serde_json::from_str(value).unwrap(),
                 Some(("retry", value)) => frame.retry = Some(value.parse().unwrap()),
@@ -505,5 +511,6 @@ impl Frames {
 
 /// The events among frames.
 pub(crate) fn events(frames: &[Frame]) -> Vec<&Frame> {
-    frames.iter().filter(|frame| frame.id.is_some()).collect()
+    let events = frames.iter().filter(|frame| frame.cursor.is_some());
+    events.collect()
 }

@@ -202,6 +202,11 @@ impl Cluster {
         self.create(Some(&name)).await
     }
 
+    /// A copy of one of this server's databases, to which nobody may be connected.
+    pub(crate) async fn copy_of(&self, database: &Database) -> Database {
+        self.create(Some(database.name())).await
+    }
+
     async fn create(&self, template: Option<&str>) -> Database {
         let mut admin = self.admin().await;
         let dropped = std::mem::take(&mut *self.dropped.lock().unwrap());

@@ -44,11 +44,21 @@ impl Place {
         }
     }
 
-    /// With this database on PostgreSQL.
-    pub(crate) fn with(database: Database) -> Self {
+    /// Another place with a copy of the database, which nobody may have open.
+    pub(crate) async fn copy(&self) -> Self {
+        let copy = Self::new();
+        let Some(database) = &self.database else {
+            for file in fs::read_dir(self.data()).unwrap() {
+                let (file, name) = file.map(|file| (file.path(), file.file_name())).unwrap();
+                if name.to_string_lossy().starts_with("tapedeck.db") {
+                    fs::copy(file, copy.data().join(name)).unwrap();
+                }
+            }
+            return copy;
+        };
         Self {
-            database: Some(database),
-            ..Self::new()
+            database: Some(Cluster::shared().await.copy_of(database).await),
+            ..copy
         }
     }
 
@@ -71,6 +81,16 @@ impl Place {
     /// The database on PostgreSQL.
     pub(crate) fn database(&self) -> &Database {
         self.database.as_ref().unwrap()
+    }
+
+    /// The same where there may be none.
+    pub(crate) fn postgres(&self) -> Option<&Database> {
+        self.database.as_ref()
+    }
+
+    /// Whether its database is there.
+    pub(crate) fn is_on_postgres(&self) -> bool {
+        self.database.is_some()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -125,7 +145,7 @@ impl Place {
     }
 
     /// Tells a command which database it is about.
-    fn name_database(&self, command: &mut Command) {
+    pub(crate) fn name_database(&self, command: &mut Command) {
         match &self.database {
             // Not as a flag: there is a password in it.
             Some(database) => command.env("TAPEDECK_DATABASE", database.url()),
@@ -140,15 +160,8 @@ impl Place {
 
     pub(crate) async fn run_for(&self, arguments: &[&str], limit: Duration) -> Output {
         let what = format!("tapedeck {}", arguments.join(" "));
-        let output = within(&what, limit, self.command(arguments).output())
-            .await
-            .unwrap();
-        Output {
-            what,
-            code: output.status.code(),
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        let output = within(&what, limit, self.command(arguments).output()).await;
+        Output::of(&what, &output.unwrap())
     }
 
     /// Starts a command whose output goes to a file.
@@ -180,6 +193,15 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    pub(crate) fn of(what: &str, output: &std::process::Output) -> Self {
+        Self {
+            what: what.to_owned(),
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(

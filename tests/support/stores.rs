@@ -330,6 +330,18 @@ impl TestStore {
         }
     }
 
+    /// Runs statements in a transaction that stays open, as another instance that is slow has one.
+    pub(crate) async fn begin(&self, statements: &str) -> OpenTransaction {
+        let Location::Postgres(database) = &self.location else {
+            panic!("SQLite has one writer; a test with two belongs into `on_postgres!`");
+        };
+        let mut connection = connect(database.url()).await;
+        let begin = AssertSqlSafe(format!("BEGIN; {statements}"));
+        let done = sqlx::Executor::execute(&mut connection, begin).await;
+        done.unwrap();
+        OpenTransaction(connection)
+    }
+
     /// The one column that a statement gives, read beside the store.
     pub(crate) async fn values<T>(&self, statement: &str) -> Vec<T>
     where
@@ -352,6 +364,18 @@ impl TestStore {
                 query.fetch_all(&mut connection).await.unwrap()
             }
         }
+    }
+}
+
+/// A transaction that a test has begun beside the store.
+pub(crate) struct OpenTransaction(PgConnection);
+
+impl OpenTransaction {
+    /// Commits it.
+    pub(crate) async fn commit(mut self) {
+        let done = sqlx::Executor::execute(&mut self.0, "COMMIT").await;
+        done.unwrap();
+        self.0.close().await.unwrap();
     }
 }
 

@@ -1,4 +1,8 @@
+-- The feed over all sessions goes by xid. A transaction may have got its own before it waited for
+-- the head, so that another one with a higher xid wrote to the session first: the numbers of a
+-- session then keep their order by the xid of the event before.
 INSERT INTO events (
+    xid,
     session_key,
     session_seq,
     run_key,
@@ -13,7 +17,13 @@ INSERT INTO events (
     recorded_at,
     folded_from
 )
-SELECT $1, *
+SELECT
+    greatest(
+        pg_current_xact_id(),
+        (SELECT e.xid FROM events e WHERE e.session_key = $1 ORDER BY e.session_seq DESC LIMIT 1)
+    ),
+    $1,
+    *
 FROM unnest(
     $2::bigint[],
     $3::bigint[],

@@ -162,10 +162,7 @@ async fn lock_tables(conn: &mut PgConnection) -> Result<(), StoreError> {
     clippy::disallowed_methods,
     reason = "the statement is made from the constant list of tables"
 )]
-async fn refuse_rows(
-    conn: &mut PgConnection,
-    table: &'static Table,
-) -> Result<(), ArchiveError> {
+async fn refuse_rows(conn: &mut PgConnection, table: &'static Table) -> Result<(), ArchiveError> {
     let statement = format!("SELECT EXISTS (SELECT FROM {})", table.name);
     let some: bool = sqlx::query_scalar(AssertSqlSafe(statement))
         .fetch_one(conn)
@@ -209,7 +206,10 @@ async fn take_rows(
         let next = source.next().await?;
         let full = batch.len() >= BATCH_ROWS || weight >= BATCH_BYTES;
         if let Some(table) = of
-            && (full || next.as_ref().is_none_or(|(other, _)| other.name != table.name))
+            && (full
+                || next
+                    .as_ref()
+                    .is_none_or(|(other, _)| other.name != table.name))
         {
             insert(conn, table, std::mem::take(&mut batch)).await?;
             weight = 0;
@@ -280,7 +280,10 @@ fn label_key(table: &Table, row: &[Cell]) -> Option<Digest> {
     if derived(table).is_empty() {
         return None;
     }
-    let labels = table.columns.iter().position(|column| column.name == "labels")?;
+    let labels = table
+        .columns
+        .iter()
+        .position(|column| column.name == "labels")?;
     match row.get(labels)? {
         Cell::Text(labels) => Some(Digest::of_bytes(labels.as_bytes())),
         _ => None,

@@ -51,7 +51,10 @@ impl Archive for SqliteStore {
             });
         }
         let mut conn = self.file.connect_to_write().await?;
-        let mut whole = conn.begin_with("BEGIN IMMEDIATE").await.map_err(from_sqlx)?;
+        let mut whole = conn
+            .begin_with("BEGIN IMMEDIATE")
+            .await
+            .map_err(from_sqlx)?;
         for table in TABLES {
             refuse_rows(&mut whole, table).await?;
         }
@@ -124,9 +127,7 @@ fn cell(
     let name = column.name;
     let unreadable = || At::new(table.name, &"of an export").bad(name);
     let value = match column.kind {
-        Kind::Integer | Kind::Wall | Kind::Lease => {
-            get::<i64>(row, index)?.map(Cell::Integer)
-        }
+        Kind::Integer | Kind::Wall | Kind::Lease => get::<i64>(row, index)?.map(Cell::Integer),
         Kind::Flag => get::<i64>(row, index)?.map(|flag| Cell::Flag(flag != 0)),
         Kind::Text | Kind::Json | Kind::Owner => get::<String>(row, index)?.map(Cell::Text),
         Kind::IdOrNone | Kind::Id => match get::<Vec<u8>>(row, index)? {
@@ -183,7 +184,10 @@ async fn take_rows(
         let next = source.next().await?;
         let full = batch.len() >= BATCH_ROWS || weight >= BATCH_BYTES;
         if let Some(table) = of
-            && (full || next.as_ref().is_none_or(|(other, _)| other.name != table.name))
+            && (full
+                || next
+                    .as_ref()
+                    .is_none_or(|(other, _)| other.name != table.name))
         {
             insert(conn, table, std::mem::take(&mut batch)).await?;
             weight = 0;
@@ -214,11 +218,8 @@ async fn insert(
         return Ok(());
     }
     let count = rows.len();
-    let mut query = QueryBuilder::<Sqlite>::new(format!(
-        "INSERT INTO {} ({}) ",
-        table.name,
-        columns(table)
-    ));
+    let mut query =
+        QueryBuilder::<Sqlite>::new(format!("INSERT INTO {} ({}) ", table.name, columns(table)));
     query.push_values(rows, |mut values, row| {
         for (column, cell) in table.columns.iter().zip(row) {
             match cell {

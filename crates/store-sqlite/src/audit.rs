@@ -92,7 +92,9 @@ async fn broken(
         Check::Claims => rows!(conn, "queries/audit/claims.sql", most),
         Check::ClaimHistory => rows!(conn, "queries/audit/claim_history.sql", most),
         Check::OverdueClaims => rows!(conn, "queries/audit/overdue_claims.sql", most, patience),
-        Check::OverdueQuestions => rows!(conn, "queries/audit/overdue_questions.sql", most, patience),
+        Check::OverdueQuestions => {
+            rows!(conn, "queries/audit/overdue_questions.sql", most, patience)
+        }
         Check::OpenQuestions => rows!(conn, "queries/audit/open_questions.sql", most),
         Check::QuestionCounts => rows!(conn, "queries/audit/question_counts.sql", most),
         Check::Answers => rows!(conn, "queries/audit/answers.sql", most),

@@ -86,15 +86,16 @@ impl SqliteFile {
         &self,
         conn: &mut SqliteConnection,
     ) -> Result<(Origin, Translation), StoreError> {
-        let row = sqlx::query!(
-            "SELECT deployment_id, log_id, alive_at FROM deployment WHERE id = 1"
-        )
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(from_sqlx)?;
+        let row =
+            sqlx::query!("SELECT deployment_id, log_id, alive_at FROM deployment WHERE id = 1")
+                .fetch_one(&mut *conn)
+                .await
+                .map_err(from_sqlx)?;
         let at = At::new("deployment", &1);
         let deployment_id = at.id("deployment_id", &row.deployment_id, DeploymentId::new)?;
-        let alive_at = row.alive_at.map_or_else(|| self.clock.lease(), LeaseInstant);
+        let alive_at = row
+            .alive_at
+            .map_or_else(|| self.clock.lease(), LeaseInstant);
         let origin = Origin {
             engine: "sqlite".to_owned(),
             schema: schema_version(conn).await?,

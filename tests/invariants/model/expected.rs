@@ -21,6 +21,13 @@ const LEASE: i64 = 60_000;
 const CANCEL: i64 = 30_000;
 const BACKOFF: i64 = 1_000;
 
+/// The id of what the store is still to name.
+pub(super) const UNKNOWN: &str = "00000000-0000-0000-0000-000000000000";
+
+fn unknown<T: std::str::FromStr<Err: std::fmt::Debug>>() -> T {
+    UNKNOWN.parse().unwrap()
+}
+
 /// The name of a rejection, or of what was not found.
 pub(super) type Refusal = &'static str;
 pub(super) type Answer<T> = Result<T, Refusal>;
@@ -564,7 +571,7 @@ impl Expected {
         self.catch_up(session);
         let run = self.runs.len();
         let seq = self.say(session, "RunRequested", Some(run));
-        self.add_run(session, RunId::new(uuid::Uuid::nil()), false, seq);
+        self.add_run(session, unknown(), false, seq);
         self.runs[run].parent = Some(previous);
         self.sessions[session].tape.write_anchor(run);
         Ok(run)

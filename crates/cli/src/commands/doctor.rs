@@ -139,7 +139,10 @@ fn print(printer: Printer, checked: &[Checked]) -> std::io::Result<()> {
         })
         .collect();
     printer.table(&["CHECK", "RESULT", "FOUND", "WHAT MUST HOLD"], &rows, "")?;
-    for checked in checked.iter().filter(|checked| !checked.findings.is_empty()) {
+    for checked in checked
+        .iter()
+        .filter(|checked| !checked.findings.is_empty())
+    {
         printer.line("")?;
         printer.line(printer.paint(Tone::Strong, checked.check))?;
         for finding in &checked.findings {

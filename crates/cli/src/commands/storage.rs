@@ -76,12 +76,17 @@ pub(crate) async fn run(command: Command, context: Context) -> anyhow::Result<Ex
 
 async fn backup(target: &Path, context: &Context) -> anyhow::Result<Exit> {
     let target = config::expand(target)?;
-    let beside = Beside::open(&context.config).await?;
-    let Beside::File { file, .. } = &beside else {
-        return Err(Failed::usage(
+    let on_postgres = || {
+        Failed::usage(
             "a backup is a copy of a data directory's file; for PostgreSQL there are `pg_dump`, \
              base backups, and `tapedeck storage export`",
-        ));
+        )
+    };
+    if context.config.database.is_some() {
+        return Err(on_postgres());
+    }
+    let Beside::File { file, .. } = Beside::open(&context.config).await? else {
+        return Err(on_postgres());
     };
     let backup = file.backup(&target).await?;
     let printer = context.printer;
@@ -148,9 +153,13 @@ async fn import(source: &Path, context: &Context) -> anyhow::Result<Exit> {
 
 fn told(context: &Context, file: &Path, rows: u64) -> anyhow::Result<Exit> {
     if context.printer.is_json() {
-        context.printer.object(&json!({"file": file, "rows": rows}))?;
+        context
+            .printer
+            .object(&json!({"file": file, "rows": rows}))?;
     } else {
-        context.printer.line(format!("{}: {rows} rows", file.display()))?;
+        context
+            .printer
+            .line(format!("{}: {rows} rows", file.display()))?;
     }
     Ok(Exit::Success)
 }
@@ -160,7 +169,10 @@ fn failed(error: ArchiveError) -> anyhow::Error {
     match error {
         ArchiveError::Store(error) => error.into(),
         ArchiveError::File(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            Failed::with(Exit::Conflict, "the file is there already, and nothing is overwritten")
+            Failed::with(
+                Exit::Conflict,
+                "the file is there already, and nothing is overwritten",
+            )
         }
         ArchiveError::File(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Failed::with(Exit::NotFound, error.to_string())

@@ -24,7 +24,7 @@ pub(crate) enum Beside {
     /// A database on PostgreSQL.
     Postgres {
         /// The database.
-        database: PostgresDatabase,
+        database: Box<PostgresDatabase>,
         /// Where it is.
         url: DatabaseUrl,
     },
@@ -41,7 +41,7 @@ impl Beside {
         if let Some(url) = &config.database {
             let options = postgres::Options::new(url.expose());
             return Ok(Self::Postgres {
-                database: PostgresDatabase::open_read_only(&options).await?,
+                database: Box::new(PostgresDatabase::open_read_only(&options).await?),
                 url: url.clone(),
             });
         }
@@ -65,7 +65,7 @@ impl Beside {
     pub(crate) fn audit(&self) -> &dyn Audit {
         match self {
             Self::File { file, .. } => file,
-            Self::Postgres { database, .. } => database,
+            Self::Postgres { database, .. } => database.as_ref(),
         }
     }
 

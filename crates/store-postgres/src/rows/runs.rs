@@ -304,8 +304,7 @@ impl RunRows for PostgresTx<'_> {
     ) -> Rows<u64> {
         let done = sqlx::query!(
             "UPDATE runs SET superseded_at = $3, superseded_by_checkpoint_id = $4
-             WHERE session_key = $1 AND admitted_seq > $2 AND settled_seq IS NOT NULL
-               AND superseded_at IS NULL",
+             WHERE session_key = $1 AND settled_seq > $2 AND superseded_at IS NULL",
             session.0,
             integer(session_seq),
             at.0,

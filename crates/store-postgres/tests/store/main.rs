@@ -7,6 +7,8 @@ mod abandoned;
 #[path = "../../../store-sqlite/tests/store/checkpoint_rows.rs"]
 mod checkpoint_rows;
 #[cfg(test)]
+mod feed;
+#[cfg(test)]
 #[path = "../../../store-sqlite/tests/store/fold_rows.rs"]
 mod fold_rows;
 #[cfg(test)]

@@ -315,8 +315,7 @@ impl RunRows for SqliteTx<'_> {
         let (seq, by) = (integer(session_seq), blob(by.uuid()));
         let done = sqlx::query!(
             "UPDATE runs SET superseded_at = ?, superseded_by_checkpoint_id = ?
-             WHERE session_key = ? AND admitted_seq > ? AND settled_seq IS NOT NULL
-               AND superseded_at IS NULL",
+             WHERE session_key = ? AND settled_seq > ? AND superseded_at IS NULL",
             at.0,
             by,
             session.0,

@@ -160,7 +160,8 @@ pub enum Line {
 impl Decoder {
     /// Reads the first line.
     pub fn begin(line: &str) -> Result<(Self, Origin), ArchiveError> {
-        let header: Value = serde_json::from_str(line).map_err(|_other| ArchiveError::NotAnExport)?;
+        let header: Value =
+            serde_json::from_str(line).map_err(|_other| ArchiveError::NotAnExport)?;
         if header.get("format").and_then(Value::as_str) != Some(FORMAT) {
             return Err(ArchiveError::NotAnExport);
         }
@@ -171,10 +172,11 @@ impl Decoder {
                 known: VERSION,
             });
         }
-        let header: Header = serde_json::from_value(header).map_err(|error| ArchiveError::Line {
-            line: 1,
-            why: error.to_string(),
-        })?;
+        let header: Header =
+            serde_json::from_value(header).map_err(|error| ArchiveError::Line {
+                line: 1,
+                why: error.to_string(),
+            })?;
         let mut tally = Tally::new();
         tally.line(line);
         let decoder = Self {

@@ -195,10 +195,7 @@ const EVENTS: &[Column] = &[
     may("folded_from", Integer),
 ];
 
-const TAPE_STATES: &[Column] = &[
-    must("session_key", Integer),
-    must("state", Json),
-];
+const TAPE_STATES: &[Column] = &[must("session_key", Integer), must("state", Json)];
 
 const TAPE_ENTRIES: &[Column] = &[
     must("entry_key", Integer),

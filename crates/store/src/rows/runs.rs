@@ -105,7 +105,8 @@ pub trait RunRows {
     async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>>;
     /// The newest interrupted run that is not superseded.
     async fn latest_interrupted_run(&mut self, session: SessionKey) -> Rows<Option<RunId>>;
-    /// Marks runs admitted after `session_seq` as put aside by a restore. Gives how many.
+    /// Marks runs that have settled after `session_seq` as put aside by a restore, also those that
+    /// waited in a held queue before it. Gives how many.
     async fn supersede_runs(
         &mut self,
         session: SessionKey,

@@ -295,7 +295,7 @@ impl Expected {
         }
         self.runs[run].has_output = true;
         self.questions.push(Question {
-            id: InteractionId::new(uuid::Uuid::nil()),
+            id: unknown(),
             run,
             attempt,
             request,
@@ -485,7 +485,7 @@ impl Expected {
         self.idle(session)?;
         let found = &self.sessions[session];
         self.checkpoints.push(Checkpoint {
-            id: CheckpointId::new(uuid::Uuid::nil()),
+            id: unknown(),
             session,
             seq: found.log.len() as u64,
             position: found.tape.position,
@@ -570,8 +570,7 @@ impl Expected {
             }
         };
         let tape = self.sessions[session].tape.copied(position);
-        let id = SessionId::new(uuid::Uuid::nil());
-        let fork = self.create(id, me, settings.0, settings.1);
+        let fork = self.create(unknown(), me, settings.0, settings.1);
         self.sessions[fork].title = self.sessions[session].title;
         self.sessions[fork].tape = tape;
         self.say(fork, "SessionForked", None);

@@ -1,0 +1,42 @@
+//! The seed of a random test: another one each time, said when the test fails, and taken from the
+//! environment to have the same again.
+
+use std::fmt;
+
+const SEED: &str = "TAPEDECK_TEST_SEED";
+const CASES: &str = "TAPEDECK_TEST_CASES";
+
+/// A seed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seed(pub(crate) u64);
+
+impl Seed {
+    /// The one that is asked for, or a new one.
+    pub(crate) fn of_this_run() -> Self {
+        Self(number(SEED).unwrap_or_else(rand::random))
+    }
+
+    /// How many cases to try: as many as are asked for.
+    pub(crate) fn cases(self, usual: u32) -> u32 {
+        number(CASES).map_or(usual, |cases| u32::try_from(cases).unwrap())
+    }
+
+    /// As wide as generators want it.
+    pub(crate) fn bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes
+    }
+}
+
+impl fmt::Display for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the same again: {SEED}={} cargo test …", self.0)
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var_os(name)?;
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    Some(number.unwrap_or_else(|| panic!("{name} must be a number")))
+}
