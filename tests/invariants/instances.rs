@@ -18,6 +18,8 @@ on_postgres! {
     a_held_claim_wakes_with_work_from_another_instance,
     a_held_question_wakes_with_an_answer_from_another_instance,
     one_run_is_claimed_by_one_of_many_instances,
+    a_run_that_somebody_holds_for_a_moment_is_still_found,
+    a_claim_passes_by_what_somebody_holds,
     writers_on_several_instances_make_one_dense_log,
     sweeps_of_several_instances_recover_a_run_once,
     an_instance_that_starts_later_interrupts_nothing,
@@ -145,6 +147,45 @@ async fn a_held_question_wakes_with_an_answer_from_another_instance(a: TestContr
         b.answer(asked.interaction_id, false).await,
         Rejection::AlreadyResolved { .. }
     );
+}
+
+/// Waits until a backend of the store waits for a lock.
+async fn until_one_waits(t: &TestControl) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let waited = tokio::time::timeout(LIMIT, async {
+        while t.store.values::<i64>(waiting).await[0] == 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+    waited.await.unwrap();
+}
+
+async fn a_run_that_somebody_holds_for_a_moment_is_still_found(t: TestControl) {
+    let session = t.session().await;
+    let admitted = t.prompt(session).await;
+    let held = t.store.begin("SELECT FROM session_heads FOR UPDATE").await;
+    let control = t.control.clone();
+    let poll = t.control.lifecycle().spawn(async move {
+        let request = claim_request("e1", "the-only-poll");
+        control.claim(request, Duration::ZERO).await
+    });
+    until_one_waits(&t).await;
+    held.commit().await;
+    let claimed = tokio::time::timeout(LIMIT, poll).await.unwrap();
+    let claimed = claimed.unwrap().unwrap();
+    assert_eq!(claimed.run.run_id, admitted.run_id);
+}
+
+async fn a_claim_passes_by_what_somebody_holds(t: TestControl) {
+    let (first, second) = (t.session().await, t.session().await);
+    t.prompt(first).await;
+    let admitted = t.prompt(second).await;
+    let lock = format!("SELECT FROM session_heads WHERE session_id = '{first}' FOR UPDATE");
+    let held = t.store.begin(&lock).await;
+    let claim = tokio::time::timeout(LIMIT, t.claim("e1")).await.unwrap();
+    assert_eq!(claim.run_id(), admitted.run_id);
+    held.commit().await;
 }
 
 async fn one_run_is_claimed_by_one_of_many_instances(a: TestControl) {

@@ -62,6 +62,7 @@ mod archive;
 mod audit;
 mod busy;
 mod claims;
+mod creating;
 mod feed;
 mod folds;
 mod follow;

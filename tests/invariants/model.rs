@@ -29,8 +29,8 @@ use drive::Drive;
 on_every_store![a_random_walk_goes_as_the_model_says];
 
 /// Walks of a test, and their length.
-const CASES: u32 = 24;
-const STEPS: usize = 70;
+const CASES: u32 = 12;
+const STEPS: usize = 160;
 /// Walks that are tried to make a failing one shorter.
 const SHRINKS: u32 = 120;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -96,7 +96,7 @@ fn sessions_and_admission() -> impl Strategy<Value = Step> {
 
 fn work() -> impl Strategy<Value = Step> {
     let ending = || prop::sample::select(Ending::ALL.to_vec());
-    let uploads = || vec((0..10_u8, 0..8_u8, 0..6_u8), 1..4);
+    let uploads = || vec((0..6_u8, 0..8_u8, 0..6_u8), 1..4);
     prop_oneof![
         5 => any::<u8>().prop_map(|executor| Step::ClaimAny { executor }),
         10 => any::<(u8, u8)>()

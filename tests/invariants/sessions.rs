@@ -8,6 +8,8 @@ use tapedeck_domain::session::{ApprovalPolicy, SessionSettings};
 use tapedeck_store::{PageRequest, RunFilter, Target};
 
 use crate::control::{NAMESPACE, TestControl};
+use crate::restore::TABLES;
+use crate::write_paths::assert_unchanged;
 
 on_every_store! {
     rollback_of_failed_create_leaves_nothing,
@@ -19,22 +21,39 @@ on_every_store! {
 }
 
 async fn rollback_of_failed_create_leaves_nothing(t: TestControl) {
-    // The second half of a create fails (its head's row can't be written): no session, no lease, no
-    // idempotency key is left behind.
-    let before = t.store.row_counts().await;
-    t.store.refuse_inserts_into("session_heads").await;
+    // Each write of a create fails once, also the last: no session, no lease, no idempotency key is
+    // left behind.
     let key = crate::control::key("create", "k", "b");
-    let failed = t
-        .control
-        .create_session(NAMESPACE, SessionSettings::default(), Some(key.clone()))
-        .await;
-    assert!(matches!(failed, Err(Error::Store(_))), "{failed:?}");
-    assert_eq!(t.store.row_counts().await, before);
-    t.store.allow_writes().await;
-    t.control
-        .create_session(NAMESPACE, SessionSettings::default(), Some(key))
-        .await
-        .unwrap();
+    let create = || {
+        let key = Some(key.clone());
+        t.control
+            .create_session(NAMESPACE, SessionSettings::default(), key)
+    };
+    let before = t.store.dump().await;
+    let mut failed = Vec::new();
+    for table in TABLES {
+        t.store.refuse_inserts_into(table).await;
+        let outcome = create().await;
+        t.store.allow_writes().await;
+        match outcome {
+            Err(error) => {
+                assert!(matches!(error, Error::Store(_)), "{error:?}");
+                failed.push(table);
+                assert_unchanged(&before, &t.store.dump().await, table);
+            }
+            // It wrote nothing there.
+            Ok(created) => {
+                let id = created.session.session_id;
+                t.control
+                    .delete_session(NAMESPACE, id, false)
+                    .await
+                    .unwrap();
+                t.store.run("DELETE FROM idempotency_keys").await;
+            }
+        }
+    }
+    assert_eq!(failed, ["idempotency_keys", "session_heads", "sessions"]);
+    create().await.unwrap();
 }
 
 async fn listing_cost_is_flat(t: TestControl) {

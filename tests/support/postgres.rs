@@ -265,6 +265,12 @@ impl Cluster {
             .await;
     }
 
+    /// Ends the server without a word to its clients and without a checkpoint. The data stays.
+    pub(crate) async fn stop_at_once(&self) {
+        self.control(|own| own.pg_ctl(&["stop", "-m", "immediate"]))
+            .await;
+    }
+
     /// SIGKILL for the server, as a power cut would end it. The data stays.
     pub(crate) async fn kill(&self) {
         self.control(|own| kill(own.pid(), Signal::SIGKILL).map_err(|error| error.to_string()))

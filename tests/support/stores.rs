@@ -182,6 +182,14 @@ impl TestStore {
         Self::open(self.kind, location, self.clock.clone(), Mode::Server).await
     }
 
+    /// The same directory opened once more, by another local process of this owner.
+    pub(crate) async fn beside(&self, owner_id: &str) -> Self {
+        assert_eq!(self.kind, Kind::Sqlite, "a local process has a directory");
+        let owner_id = owner_id.to_owned();
+        let mode = Mode::Embedded { owner_id };
+        Self::open(self.kind, self.location.clone(), self.clock.clone(), mode).await
+    }
+
     /// Closes the database and opens it again, as a restarted process does.
     pub(crate) async fn reopened(self, control: ControlPlane) -> Self {
         self.reopened_as(control, Mode::Server).await

@@ -23,7 +23,7 @@ impl ControlPlane {
         label: Option<String>,
         key: Option<IdempotencyKey>,
     ) -> Outcome<Checkpoint> {
-        self.catch_up_tape(namespace, session_id).await?;
+        self.ready_session(namespace, session_id).await?;
         let command = CaptureCheckpoint {
             namespace: namespace.to_owned(),
             session_id,
@@ -59,7 +59,7 @@ impl ControlPlane {
         checkpoint_id: CheckpointId,
         key: Option<IdempotencyKey>,
     ) -> Outcome<SessionView> {
-        self.catch_up_tape(namespace, session_id).await?;
+        self.ready_session(namespace, session_id).await?;
         let command = RestoreSession {
             namespace: namespace.to_owned(),
             session_id,
@@ -79,7 +79,7 @@ impl ControlPlane {
         title: Option<String>,
         key: Option<IdempotencyKey>,
     ) -> Outcome<SessionView> {
-        self.catch_up_tape(namespace, source).await?;
+        self.ready_session(namespace, source).await?;
         let command = ForkSession {
             namespace: namespace.to_owned(),
             source,

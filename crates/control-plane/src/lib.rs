@@ -288,7 +288,7 @@ impl ControlPlane {
         if let Some(text) = &request.text {
             tapedeck_domain::admit::check_text(text)?;
         }
-        self.catch_up_tape(namespace, session_id).await?;
+        self.ready_session(namespace, session_id).await?;
         let resume = Resume {
             run_id: RunId::new(self.new_id()),
             text: request.text,
@@ -309,6 +309,19 @@ impl ControlPlane {
     pub async fn catch_up_tape(&self, namespace: &str, session_id: SessionId) -> Outcome<()> {
         self.catch_up(TapeOf::Session(namespace.to_owned(), session_id))
             .await
+    }
+
+    /// Lets the tape catch up before a command that needs it so. Whatever refuses that is left to the
+    /// command, which looks for its idempotency key before anything else (rules R17).
+    pub(crate) async fn ready_session(
+        &self,
+        namespace: &str,
+        session_id: SessionId,
+    ) -> Outcome<()> {
+        match self.catch_up_tape(namespace, session_id).await {
+            Err(Error::Rejected(_) | Error::NotFound(_)) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     pub(crate) async fn catch_up(&self, target: TapeOf) -> Outcome<()> {

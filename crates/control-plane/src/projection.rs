@@ -103,14 +103,13 @@ pub(crate) async fn plan_entries(
     Ok(stored.map_or(Written::Now(slots), Written::Before))
 }
 
-/// Writes an executor's entries to a tape that has caught up. From the first of them on its run's
-/// uploads are no longer projected, and what was projected of them is replaced.
-pub(crate) async fn write_entries(
+/// Leaves a run's part of a tape that has caught up to its executor: its uploads are no longer
+/// projected, and what was projected of them is replaced.
+pub(crate) async fn leave_to_executor(
     context: &mut Context<'_>,
     head: &SessionHead,
     run_id: RunId,
-    slots: Vec<EntrySlot>,
-) -> Result<Vec<TapeEntry>, Failure> {
+) -> Result<TapeState, Failure> {
     step_to_head(context, head).await?;
     let key = head.session_key;
     let mut state = context.tx.tape_state(key).await?;
@@ -118,7 +117,21 @@ pub(crate) async fn write_entries(
         state.leave_to_executor(run_id);
         let replaced = context.tx.replace_projected(key, run_id).await?;
         state.entries = state.entries.saturating_sub(replaced);
+        context.tx.save_tape_state(key, &state).await?;
     }
+    Ok(state)
+}
+
+/// Writes an executor's entries to a tape that has caught up, which is left to it from the first of
+/// them on.
+pub(crate) async fn write_entries(
+    context: &mut Context<'_>,
+    head: &SessionHead,
+    run_id: RunId,
+    slots: Vec<EntrySlot>,
+) -> Result<Vec<TapeEntry>, Failure> {
+    let key = head.session_key;
+    let mut state = leave_to_executor(context, head, run_id).await?;
     let (mut placed, mut answer) = (Vec::new(), Vec::new());
     for slot in slots {
         match slot {

@@ -38,7 +38,7 @@ pub struct Folded {
 #[derive(Debug)]
 pub struct Retention {
     after: (Timestamp, RunKey),
-    under_way: Option<(RunKey, Folding)>,
+    under_way: Option<(RunKey, Box<Folding>)>,
 }
 
 /// What ends a pass early.

@@ -39,6 +39,7 @@ impl PostgresStore {
         let mut conn = first_connection(&connect, options.acquire_timeout).await?;
         let durability = look_at_server(&mut conn).await?;
         migrate(&mut conn).await?;
+        deployment::adopt_feed(&mut conn).await?;
         let now = options.clock.read(&mut conn).await?;
         let identity = deployment::identity(&mut conn, now.wall).await?;
         conn.close().await.map_err(from_sqlx)?;

@@ -275,10 +275,7 @@ impl Aside {
             let to = to.unwrap_or_else(|| panic!("of no place: {restored}")).seq;
             let between = |at: u64| at > to && at < seq(restored);
             for (run, _) in runs.iter().filter(|(_, at)| between(*at)) {
-                aside
-                    .runs
-                    .entry(run.clone())
-                    .or_insert_with(|| by.clone());
+                aside.runs.entry(run.clone()).or_insert_with(|| by.clone());
             }
             for place in captured.iter().filter(|place| between(place.seq)) {
                 let id = place.checkpoint.clone();

@@ -104,9 +104,9 @@ impl Drive {
     }
 
     fn process(&self, via: u8) -> usize {
-        match via % 10 {
-            0..5 => 0,
-            5..9 => 1,
+        match via % 16 {
+            0..8 => 0,
+            8..15 => 1,
             _ => 2,
         }
     }

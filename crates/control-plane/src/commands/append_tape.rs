@@ -43,10 +43,15 @@ impl Command for AppendTape {
             .await?;
         let head = claimed.locked.head.clone();
         match projection::plan_entries(context, &head, self.batch.clone()).await? {
-            // Sending only stored entries again is fine after the settle, too (rules R11).
+            // Sending only stored entries again is fine after the settle, too (rules R11). A later
+            // attempt that does so means them as its own.
             Written::Before(entries) => {
                 if let Ok((head, live)) = claimed.live() {
-                    renew_held(context, head, live, None).await?;
+                    let run_id = live.run_id;
+                    let (_, head) = renew_held(context, head, live, None).await?;
+                    if !entries.is_empty() {
+                        projection::leave_to_executor(context, &head, run_id).await?;
+                    }
                 }
                 Ok(entries)
             }

@@ -11,7 +11,7 @@ use tapedeck_domain::run::{LiveRun, Run};
 use tapedeck_domain::session::Session;
 use tapedeck_domain::snapshot::answered;
 use tapedeck_domain::{Rejection, RunId, SessionId, Timestamp};
-use tapedeck_store::rows::{Candidate, ClaimFilter, LockedSession};
+use tapedeck_store::rows::{ClaimFilter, LockedRun, LockedSession};
 use tapedeck_store::{Failure, Lane};
 
 use crate::commands::resume::resume_material;
@@ -79,19 +79,54 @@ impl Command for ClaimRun {
             session_id: self.session_id,
             owner_id: context.authority.owner_id.clone(),
         };
+        // What somebody else holds now is passed by, and so is what has gone; the next one is as
+        // good (rules R2).
+        let (mut held, mut locked) = (None, 0);
         for candidate in context
             .tx
             .candidates(&filter, context.now.lease, CANDIDATES)
             .await?
         {
-            match self.take(context, candidate).await {
-                Err(Failure::Rejected(
-                    Rejection::NoRunAvailable | Rejection::OwnedElsewhere { .. },
-                )) => {}
-                other => return other,
+            let run = match context.own_run_if_free(candidate.run_id).await {
+                Ok(Some(run)) => Some(run),
+                Ok(None) => {
+                    held = held.or(Some(candidate));
+                    continue;
+                }
+                Err(failure) => passed(failure)?,
+            };
+            locked += 1;
+            if let Some(run) = run
+                && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
+            {
+                return Ok(claimed);
+            }
+        }
+        // A sweep or a reader of settings may hold the only run for a moment: to say that there is
+        // none would send the poll away from waiting work. Nothing is locked yet, so it is safe to
+        // wait for the first.
+        if let Some(candidate) = held.filter(|_| locked == 0) {
+            let run = context
+                .own_run(candidate.run_id)
+                .await
+                .map(Some)
+                .or_else(passed)?;
+            if let Some(run) = run
+                && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
+            {
+                return Ok(claimed);
             }
         }
         Err(Rejection::NoRunAvailable.into())
+    }
+}
+
+/// A candidate that can't be taken is no failure of the claim.
+fn passed<T>(failure: Failure) -> Result<Option<T>, Failure> {
+    match failure {
+        Failure::Rejected(Rejection::NoRunAvailable | Rejection::OwnedElsewhere { .. })
+        | Failure::NotFound(_) => Ok(None),
+        Failure::Rejected(_) | Failure::Store(_) => Err(failure),
     }
 }
 
@@ -99,12 +134,8 @@ impl ClaimRun {
     async fn take(
         &self,
         context: &mut Context<'_>,
-        candidate: Candidate,
+        locked: LockedRun,
     ) -> Result<ClaimedRun, Failure> {
-        // Another instance may be at this candidate; the next one is as good (rules R2).
-        let Some(locked) = context.own_run_if_free(candidate.run_id).await? else {
-            return Err(Rejection::NoRunAvailable.into());
-        };
         let Some(live) = locked.live else {
             return Err(Rejection::NoRunAvailable.into());
         };
@@ -206,25 +237,29 @@ pub(crate) async fn compose(
     run: &Run,
 ) -> Result<Composed, Failure> {
     let stored = context.tx.resume_context(run.key).await?;
-    let resumed = match stored {
-        Some(stored) => Some(stored),
-        None => {
-            let Some(_) = resume_material(context, session).await? else {
-                return Ok(Composed::Ready(None));
-            };
-            if !projection::step(context, &session.head).await? {
-                return Ok(Composed::Behind);
-            }
-            let past = resume_material(context, session).await?;
-            past.and_then(|past| follow_up(&session.session, &past, run))
+    let resumed = if let Some(stored) = stored {
+        Some(stored)
+    } else {
+        let Some(_) = resume_material(context, session).await? else {
+            return Ok(Composed::Ready(None));
+        };
+        if !projection::step(context, &session.head).await? {
+            return Ok(Composed::Behind);
         }
+        let past = resume_material(context, session).await?;
+        past.and_then(|past| follow_up(&session.session, &past, run))
     };
     let Some(mut resumed) = resumed else {
         return Ok(Composed::Ready(None));
     };
-    let named = resumed["message_snapshot"]["run_id"].as_str().and_then(|id| id.parse().ok());
+    let named = resumed["message_snapshot"]["run_id"]
+        .as_str()
+        .and_then(|id| id.parse().ok());
     if let Some(named) = named
-        && let Some(previous) = context.tx.latest_settled_run(session.head.session_key).await?
+        && let Some(previous) = context
+            .tx
+            .latest_settled_run(session.head.session_key)
+            .await?
         && previous.run_id == named
     {
         let facts = context.tx.snapshot_facts(previous.key).await?;

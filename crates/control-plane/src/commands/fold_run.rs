@@ -17,7 +17,7 @@ pub struct FoldRun {
     /// The candidate.
     pub run_id: RunId,
     /// How far the step before came; `None` begins.
-    pub folding: Option<Folding>,
+    pub folding: Option<Box<Folding>>,
 }
 
 /// What a step came to.
@@ -26,7 +26,7 @@ pub enum FoldStep {
     /// The run is folded.
     Done,
     /// The next step goes on from here; `None` begins again.
-    More(Option<Folding>),
+    More(Option<Box<Folding>>),
     /// Not now: the session is busy or another live owner's, or somebody else was quicker.
     Left,
 }
@@ -52,7 +52,7 @@ impl Command for FoldRun {
             projection::step(context, &locked.head).await?;
             return Ok(FoldStep::More(self.folding.clone()));
         }
-        let begin = || Folding::new(self.run_id, span.admitted_seq);
+        let begin = || Box::new(Folding::new(self.run_id, span.admitted_seq));
         let mut folding = self.folding.clone().unwrap_or_else(begin);
         let after = folding.after();
         let mut events = context

@@ -69,11 +69,15 @@ impl Command for SettleRun {
         if self.tape_id.is_some_and(|tape_id| tape_id != locked.session.tape_id) {
             return Err(Rejection::invalid("tape_id", "is not the session's tape").into());
         }
-        if let Some(batch) = &self.tape
-            && let Written::Now(slots) =
-                projection::plan_entries(context, &locked.head, batch.clone()).await?
-        {
-            projection::write_entries(context, &locked.head, live.run_id, slots).await?;
+        if let Some(batch) = self.tape.clone().filter(|batch| !batch.is_empty()) {
+            match projection::plan_entries(context, &locked.head, batch).await? {
+                Written::Now(slots) => {
+                    projection::write_entries(context, &locked.head, live.run_id, slots).await?;
+                }
+                Written::Before(_) => {
+                    projection::leave_to_executor(context, &locked.head, live.run_id).await?;
+                }
+            }
         }
         settling::settle(
             context,

@@ -1,7 +1,7 @@
 //! The projection: events in, whole entries out, a step at a time (rules R19). What is still
 //! growing waits in the tape's state, so that a step may end anywhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -29,7 +29,14 @@ pub struct TapeState {
     /// Live runs whose executors send their own entries: their uploads are not projected.
     #[serde(default)]
     pub own_tape: BTreeSet<RunId>,
+    /// The calls of the present attempt that were answered last: what still comes of them is late and
+    /// must not make a second entry of one call (fault 12).
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub closed_calls: VecDeque<String>,
 }
+
+/// Answered calls that are remembered. Late pieces come from calls that ran beside each other.
+const CLOSED_CALLS: usize = 64;
 
 impl TapeState {
     /// From here on the run's executor sends its own entries: what its uploads left open is
@@ -81,6 +88,9 @@ pub struct OpenCall {
     /// Whether the call itself is complete and only its result is still to come.
     #[serde(default)]
     pub ended: bool,
+    /// Whether the tool has finished; a result may still follow, until the agent speaks again.
+    #[serde(default)]
+    pub finished: bool,
     /// The run.
     pub run_id: Option<RunId>,
     /// When its first event was recorded.
@@ -103,6 +113,7 @@ pub fn project(state: &mut TapeState, events: &[EventRecord]) -> Vec<NewEntry> {
 fn step(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEntry>) {
     if event.kind == EventKind::RunRequested.as_str() {
         close_text(state, entries);
+        state.closed_calls.clear();
         let prompt = text_field(&event.payload.value(), "prompt");
         entries.push(entry(
             event,
@@ -123,6 +134,11 @@ fn step(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEntry>)
         entries.push(entry(event, EntryKind::RunEnd, end));
     } else if event.kind == EventKind::RunLeaseExpired.as_str() {
         close_run(state, event.run_id, entries);
+        // Another attempt begins, by an executor that may not send entries.
+        state.closed_calls.clear();
+        if let Some(run_id) = event.run_id {
+            state.own_tape.remove(&run_id);
+        }
     } else if event
         .run_id
         .is_none_or(|run_id| !state.own_tape.contains(&run_id))
@@ -235,9 +251,12 @@ fn close_text(state: &mut TapeState, entries: &mut Vec<NewEntry>) {
     });
 }
 
-/// Closes ended calls that have their result: once the agent speaks again, no more of it comes.
+/// Closes ended calls that have their result, and finished ones without any: once the agent speaks
+/// again, no more of it comes.
 fn close_answered(state: &mut TapeState, entries: &mut Vec<NewEntry>) {
-    close_calls(state, entries, |open| open.ended && open.result.is_some());
+    close_calls(state, entries, |open| {
+        open.ended && (open.finished || open.result.is_some())
+    });
 }
 
 fn open_call(state: &TapeState, call_id: &str) -> Option<u64> {
@@ -251,7 +270,16 @@ fn open_call(state: &TapeState, call_id: &str) -> Option<u64> {
 fn call(state: &mut TapeState, event: &EventRecord) {
     let payload = event.payload.value();
     let call_id = text_field(&payload, "call_id");
-    let seq = open_call(state, &call_id).unwrap_or_else(|| event.first_seq());
+    let seq = match open_call(state, &call_id) {
+        Some(seq) => seq,
+        // An agent may use an id again, and says so by beginning.
+        None if event.kind == uploaded::TOOL_CALL_BEGIN => {
+            state.closed_calls.retain(|closed| *closed != call_id);
+            event.first_seq()
+        }
+        None if state.closed_calls.contains(&call_id) => return,
+        None => event.first_seq(),
+    };
     let open = state.open_calls.entry(seq).or_insert_with(|| OpenCall {
         call_id,
         tool_name: String::new(),
@@ -259,6 +287,7 @@ fn call(state: &mut TapeState, event: &EventRecord) {
         result: None,
         is_error: false,
         ended: false,
+        finished: false,
         run_id: event.run_id,
         created_at: event.recorded_at,
     });
@@ -277,8 +306,9 @@ fn call(state: &mut TapeState, event: &EventRecord) {
     }
 }
 
-/// With a `status`, or a result before it, the tool has finished. Without both, some agents only
-/// say that the arguments are complete: the result still comes, and belongs to the same entry.
+/// With a result before it the call is answered. Without one it waits: some agents only say that the
+/// arguments are complete, and some that the tool has finished before they show what it gave. Either
+/// way the result belongs to the same entry.
 fn call_end(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEntry>) {
     let payload = event.payload.value();
     let call_id = text_field(&payload, "call_id");
@@ -287,7 +317,10 @@ fn call_end(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEnt
     };
     let finished = payload.get("status").is_some_and(Value::is_string);
     match state.open_calls.get_mut(&seq) {
-        Some(open) if open.result.is_none() && !finished => open.ended = true,
+        Some(open) if open.result.is_none() => {
+            open.ended = true;
+            open.finished |= finished;
+        }
         Some(_) | None => close_calls(state, entries, |open| open.call_id == call_id),
     }
 }
@@ -336,7 +369,13 @@ fn close_calls(
     which: impl Fn(&OpenCall) -> bool,
 ) {
     let closed = state.open_calls.extract_if(.., |_, open| which(open));
-    entries.extend(closed.map(|(seq, open)| open.closed(seq)));
+    for (seq, open) in closed {
+        if state.closed_calls.len() == CLOSED_CALLS {
+            state.closed_calls.pop_front();
+        }
+        state.closed_calls.push_back(open.call_id.clone());
+        entries.push(open.closed(seq));
+    }
 }
 
 impl OpenCall {

@@ -172,6 +172,58 @@ fn an_agent_that_ends_the_call_before_its_result_gets_one_entry_too() {
 }
 
 #[test]
+fn what_comes_late_of_an_answered_call_makes_no_second_entry() {
+    let entries = projected(&[
+        requested(),
+        begin("c1"),
+        result_of("c1", "whole"),
+        end_of("c1", None),
+        say("m1", "so"),
+        result_of("c1", "late"),
+        (
+            RUN,
+            uploaded::TOOL_CALL_DELTA,
+            json!({"call_id": "c1", "arguments": {"late": 1}}),
+        ),
+        end_of("c1", Some("completed")),
+        ended(RUN, "completed"),
+    ]);
+    let calls: Vec<_> = entries
+        .iter()
+        .filter(|(_, kind, _)| *kind == EntryKind::ToolCall)
+        .map(|(_, _, payload)| payload["result"].clone())
+        .collect();
+    assert_eq!(calls, ["whole"]);
+}
+
+#[test]
+fn a_tool_that_has_finished_may_still_show_what_it_gave_until_the_agent_speaks() {
+    let calls = |events: &[(RunId, &'static str, Value)]| -> Vec<Value> {
+        let mut whole = vec![requested(), begin("c1"), end_of("c1", Some("completed"))];
+        whole.extend(events.iter().cloned());
+        whole.push(ended(RUN, "completed"));
+        let entries = projected(&whole);
+        let calls = entries
+            .iter()
+            .filter(|(_, kind, _)| *kind == EntryKind::ToolCall);
+        calls
+            .map(|(_, _, payload)| payload["result"].clone())
+            .collect()
+    };
+    assert_eq!(
+        calls(&[result_of("c1", "after"), say("m1", "so")]),
+        ["after"]
+    );
+    assert_eq!(
+        calls(&[say("m1", "so"), result_of("c1", "late")]),
+        [NO_RESULT]
+    );
+    // An agent that uses an id again begins with it.
+    let again = [say("m1", "so"), begin("c1"), result_of("c1", "second")];
+    assert_eq!(calls(&again), [NO_RESULT, "second"]);
+}
+
+#[test]
 fn a_result_of_a_call_that_was_never_announced_is_kept_as_a_whole_entry() {
     let payload =
         json!({"call_id": "c9", "tool_name": "bash", "display_result": {"a": 1}, "is_error": true});

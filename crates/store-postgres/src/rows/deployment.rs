@@ -1,7 +1,7 @@
 //! The deployment's one row, and the outage credit over all leases (rules R6).
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::id::{DeploymentId, LogId};
 use tapedeck_domain::time::LeaseInstant;
@@ -33,6 +33,49 @@ pub(crate) async fn identity(conn: &mut PgConnection, created_at: Timestamp) -> 
         deployment_id: DeploymentId::new(row.deployment_id),
         log_id: LogId::new(row.log_id),
     })
+}
+
+/// A dump that was restored on another server brings events of transactions that this server has yet
+/// to come to, and the feed would hide them until then, with all that follow in their sessions (rules
+/// R22). They become events of one transaction of this server, in the order of their keys. Cursors
+/// name transactions, so it is another log.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it writes every event on purpose, once after a restore, so it is none of the statements \
+              whose plans are looked at"
+)]
+pub(crate) async fn adopt_feed(conn: &mut PgConnection) -> Rows<()> {
+    const IS_FOREIGN: &str = "SELECT coalesce(
+            (SELECT xid FROM events ORDER BY xid DESC, event_key DESC LIMIT 1)
+                >= pg_snapshot_xmax(pg_current_snapshot()),
+            false
+        )";
+    let is_foreign = sqlx::query_scalar(IS_FOREIGN).fetch_one(&mut *conn).await;
+    let is_foreign: bool = is_foreign.map_err(from_sqlx)?;
+    if !is_foreign {
+        return Ok(());
+    }
+    let mut tx = conn.begin().await.map_err(from_sqlx)?;
+    sqlx::query("SELECT FROM deployment WHERE id = 1 FOR UPDATE")
+        .execute(&mut *tx)
+        .await
+        .map_err(from_sqlx)?;
+    // Another instance may have been first.
+    let is_foreign = sqlx::query_scalar(IS_FOREIGN).fetch_one(&mut *tx).await;
+    let is_foreign: bool = is_foreign.map_err(from_sqlx)?;
+    if is_foreign {
+        sqlx::query("UPDATE events SET xid = pg_current_xact_id()")
+            .execute(&mut *tx)
+            .await
+            .map_err(from_sqlx)?;
+        sqlx::query("UPDATE deployment SET log_id = $1 WHERE id = 1")
+            .bind(Builder::from_random_bytes(rand::random()).into_uuid())
+            .execute(&mut *tx)
+            .await
+            .map_err(from_sqlx)?;
+        tracing::warn!("the database was restored from another server: it begins a new log");
+    }
+    tx.commit().await.map_err(from_sqlx)
 }
 
 #[async_trait]

@@ -8,7 +8,7 @@ use tapedeck_domain::session::Session;
 use tapedeck_store::{Failure, FeedFilter, FeedPosition, Store, Tx};
 use tapedeck_store_postgres::PostgresStore;
 
-use crate::support::{Fixture, Pause, event, run};
+use crate::support::{Fixture, Pause, connect, event, run};
 use crate::wait::{eventually, within};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -140,4 +140,32 @@ async fn a_session_keeps_its_order_where_the_older_transaction_writes_later() {
     append_one(&fixture.store, &two).await;
     let (seen, _) = feed_of(&fixture.store, FeedPosition::default(), 4).await;
     assert_eq!(seen, [(2, 1), (2, 2), (2, 3), (2, 4)]);
+}
+
+#[tokio::test]
+async fn events_of_another_server_s_transactions_are_shown_as_a_new_log() {
+    let fixture = Fixture::open().await;
+    let (one, two) = (fixture.session(1).await, fixture.session(2).await);
+    for session in [&one, &two, &one] {
+        append_one(&fixture.store, session).await;
+    }
+    let log = fixture.store.reader().identity();
+    // As a dump of a server that had come further restores it.
+    let mut conn = connect(&fixture.database).await;
+    let later = "UPDATE events SET xid = (xid::text::bigint + 1000000000)::text::xid8";
+    sqlx::raw_sql(later).execute(&mut conn).await.unwrap();
+    let (again, once_more) = tokio::join!(fixture.instance(), fixture.instance());
+    let identity = again.reader().identity();
+    assert_eq!(identity.deployment_id, log.deployment_id);
+    assert_ne!(identity.log_id, log.log_id);
+    assert_eq!(
+        once_more.reader().identity(),
+        identity,
+        "one of them did it"
+    );
+    append_one(&again, &one).await;
+    let (seen, _) = feed_of(&again, FeedPosition::default(), 4).await;
+    assert_eq!(seen, [(1, 1), (2, 1), (1, 2), (1, 3)]);
+    let third = fixture.instance().await;
+    assert_eq!(third.reader().identity(), identity, "once is enough");
 }
