@@ -1,6 +1,7 @@
 //! What Tapedeck costs, measured on the release build from outside and printed as a table:
-//! `cargo bench-table`. Nothing here fails because a machine is slow; a number that misses its target
-//! says so.
+//! `cargo bench-table`, or `cargo bench-table scale` for what a long history costs. Nothing here
+//! fails because a machine is slow: a number that misses its target says so. Only a long history that
+//! costs too much fails.
 
 #[cfg(test)]
 #[path = "../e2e/api.rs"]
@@ -23,18 +24,29 @@ mod server;
 mod wait;
 
 #[cfg(test)]
+mod history;
+#[cfg(test)]
 mod machine;
 #[cfg(test)]
 mod measure;
 #[cfg(test)]
+mod scale;
+#[cfg(test)]
 mod sessions;
 #[cfg(test)]
+mod side;
+#[cfg(test)]
 mod table;
+#[cfg(test)]
+mod throughput;
 
 #[cfg(test)]
 mod tests {
-    use crate::table::Table;
-    use crate::{machine, measure, sessions};
+    use crate::history::Histories;
+    use crate::postgres::{Cluster, ClusterOptions};
+    use crate::scale::{Pair, told};
+    use crate::table::{Comparison, Table};
+    use crate::{machine, measure, sessions, throughput};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_table() {
@@ -46,5 +58,32 @@ mod tests {
         measure::appends(&mut table).await;
         sessions::listing(&mut table).await;
         println!("\n{}\n{table}", machine::describe());
+    }
+    /// The same work over a small and a large history costs the same, on either store.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_table_of_scale() {
+        let sqlite = told("SQLite, filling", Histories::on_sqlite()).await;
+        let sqlite = compare("SQLite", sqlite).await;
+        let durable = ClusterOptions {
+            fsync: true,
+            ..ClusterOptions::default()
+        };
+        let cluster = Cluster::own(durable).await;
+        let postgres = told("PostgreSQL, filling", Histories::on_postgres(&cluster)).await;
+        let postgres = compare("PostgreSQL", postgres).await;
+        let mut together = Table::default();
+        let measured = throughput::on_postgres(&mut together, &cluster);
+        told("PostgreSQL, several at once", measured).await;
+        println!("\n{}", machine::describe());
+        println!("\nSQLite\n{sqlite}\nPostgreSQL, fsync on\n{postgres}\n{together}");
+        let misses = [sqlite.misses(), postgres.misses()].concat();
+        assert!(misses.is_empty(), "history costs too much: {misses:?}");
+    }
+
+    async fn compare(store: &str, histories: Histories) -> Comparison {
+        let pair = Pair::open(&histories).await;
+        let comparison = told(&format!("{store}, comparing"), pair.compare()).await;
+        pair.close().await;
+        comparison
     }
 }

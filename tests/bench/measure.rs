@@ -162,8 +162,12 @@ pub(crate) async fn first_event(table: &mut Table) {
 
 /// Uploads of many executors at once, each waiting for its acknowledgement.
 pub(crate) async fn appends(table: &mut Table) {
-    let place = Arc::new(Place::new());
-    let server = Server::start(&place).await;
+    appends_at(table, &Arc::new(Place::new()), "SQLite").await;
+}
+
+/// The same on the store of this place.
+pub(crate) async fn appends_at(table: &mut Table, place: &Arc<Place>, store: &str) {
+    let server = Server::start(place).await;
     let address = server.address;
     let mut producers = JoinSet::new();
     for number in 0..PRODUCERS {
@@ -182,15 +186,15 @@ pub(crate) async fn appends(table: &mut Table) {
     }
     let rate = f64::from(events) / APPENDING.as_secs_f64();
     table.value(
-        &format!("events per second, {PRODUCERS} executors, batches of {BATCH}"),
+        &format!("{store}: events per second, {PRODUCERS} executors, batches of {BATCH}"),
         format!("{rate:.0}"),
     );
     table.value(
-        "one batch acknowledged, p50",
+        &format!("{store}: one batch acknowledged, p50"),
         format!("{:.1} ms", samples.percentile(50)),
     );
     table.value(
-        "one batch acknowledged, p99",
+        &format!("{store}: one batch acknowledged, p99"),
         format!("{:.1} ms", samples.percentile(99)),
     );
     table.value("memory under that load", mib(&server));

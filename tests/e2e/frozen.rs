@@ -133,6 +133,15 @@ async fn a_frozen_executor_is_refused_everywhere_and_leaves_no_process(place: Ar
     place.is_healthy(SCALE).await;
 }
 
+/// A session whose questions wait for people, with a claimed run.
+async fn interactive(address: SocketAddr, pool: &str) -> Claim {
+    let target = json!({"executor": {"pool": pool}});
+    let body = json!({"run_target": target, "approval_policy": "interactive"});
+    let session = session_of(address, &body).await;
+    prompt(address, &session, "ask").await;
+    Claim::take(address, pool).await
+}
+
 /// Sends something in the background.
 fn send(held: &mut JoinSet<Answer>, request: Request, to: SocketAddr) {
     held.spawn(async move { request.send(to).await });
@@ -141,7 +150,9 @@ fn send(held: &mut JoinSet<Answer>, request: Request, to: SocketAddr) {
 async fn a_frozen_server_that_is_alone_takes_no_run_from_its_executor(place: Arc<Place>) {
     let server = Server::scaled(&place, SCALE).await;
     let address = server.address;
-    let claim = api::spoken(&server, "alone", 5).await;
+    let claim = interactive(address, "alone").await;
+    let said: Vec<_> = (0..5).map(|n| words(&format!("e{n}"), "word ")).collect();
+    claim.upload(address, &said).await;
     let follow = Request::get(format!("/sessions/{}/events", claim.session_id));
     let mut stream = follow.open(address).await;
     let mut seen = stream.until(|frame| frame.data["event_id"] == "e4").await;
@@ -227,13 +238,7 @@ async fn a_frozen_server_beside_another_does_no_harm() {
     let mut seen = stream.until(|frame| frame.data["event_id"] == "e4").await;
     let mut asked = JoinSet::new();
     let question = json!({"request_id": "q1", "tool_name": "edit", "timeout_seconds": 3600});
-    let interactive = session_of(
-        to,
-        &json!({"run_target": {"executor": {"pool": "asks"}}, "approval_policy": "interactive"}),
-    )
-    .await;
-    prompt(to, &interactive, "ask").await;
-    let talks = Claim::take(to, "asks").await;
+    let talks = interactive(to, "talks").await;
     send(&mut asked, talks.request("approval", question), at);
     let is_asked = async || {
         let open = api::list(to, "/interactions?status=pending", "interactions").await;

@@ -186,7 +186,7 @@ async fn an_attempt_without_own_entries_is_on_the_tape_after_one_with_them(t: Te
     t.sweep().await;
     // The second executor doesn't send entries.
     let second = t.claim("e2").await;
-    t.say(&second, "a", "by the second").await.unwrap();
+    t.say(&second, "2a", "by the second").await.unwrap();
     assert_eq!(said(&tape(&t, session, false).await), ["by the first"]);
     t.pass(61_000).await;
     t.sweep().await;
@@ -196,9 +196,9 @@ async fn an_attempt_without_own_entries_is_on_the_tape_after_one_with_them(t: Te
     );
     // The third one does, and the very same as the first: its uploads are not projected beside them.
     let third = t.claim("e1").await;
-    t.say(&third, "a", "by the third").await.unwrap();
+    t.say(&third, "3a", "by the third").await.unwrap();
     send(&t, &third, mine()).await.unwrap();
-    t.say(&third, "b", "and more").await.unwrap();
+    t.say(&third, "3b", "and more").await.unwrap();
     t.complete(&third).await;
     assert_eq!(said(&tape(&t, session, false).await), ["by the first"]);
 }

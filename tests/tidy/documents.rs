@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use tapedeck_control_plane::commands;
 use tapedeck_domain::event::EventKind;
 use tapedeck_protocol::ErrorCode;
 
@@ -40,6 +41,27 @@ fn every_event_kind_is_documented() {
         .filter(|kind| !manual.contains(&format!("`{kind}`")))
         .collect();
     assert_none("event kinds missing in docs/", &missing);
+}
+
+/// What the first cells of a document's tables name.
+fn first_cells(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).collect()
+}
+
+#[test]
+fn every_command_of_the_one_list_has_its_row_among_the_write_paths() {
+    let rows = first_cells(read("docs/write-paths.md"));
+    let missing: Vec<_> = commands::ALL
+        .iter()
+        .filter(|name| rows.iter().filter(|row| row == name).count() != 1)
+        .collect();
+    assert_none("commands without one row in docs/write-paths.md", &missing);
+    let strange: Vec<_> = rows
+        .iter()
+        .filter(|row| !commands::ALL.contains(row))
+        .collect();
+    assert_none("rows in docs/write-paths.md that are no commands", &strange);
 }
 
 /// The help of a command, as a person asks for it.

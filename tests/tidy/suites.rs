@@ -11,15 +11,23 @@ const INVARIANTS: &[&str] = &[
     "at_most_one_live_claim_per_run",
     "cancel_settles_within_bound",
     "conflicting_event_id_writes_nothing",
+    "deletion_is_explicit_only",
     "expired_claim_is_recovered_without_restart",
+    "expired_lease_cannot_write",
     "follower_sees_every_event_once_in_order",
     "listing_cost_is_flat",
+    "maintenance_needs_no_live_owner",
     "one_terminal_event_per_run",
+    "owner_of_a_cannot_write_b",
+    "renewal_keeps_epoch_takeover_advances",
+    "restore_is_atomic_and_keeps_audit",
     "resume_creates_linked_run_and_changes_no_other",
     "reupload_is_idempotent",
     "rollback_of_failed_create_leaves_nothing",
     "session_seq_has_no_gaps_and_no_reuse",
     "settled_run_accepts_no_event",
+    "stale_epoch_cannot_write",
+    "takeover_interrupts_active_run_atomically",
 ];
 
 /// The macros that make tests of names, and whether they do so for every store.

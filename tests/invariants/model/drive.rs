@@ -324,7 +324,6 @@ impl Drive {
             if session.deleted {
                 continue;
             }
-            let _own = t.control.acquire_owner(NAMESPACE, session.id).await; // TEMPORARY
             for _ in 0..200 {
                 let summary = t.view(session.id).await.session.summary;
                 if summary.queue_held {

@@ -17,6 +17,14 @@ pub(super) struct Entry {
     gone: bool,
 }
 
+#[derive(Debug, Clone)]
+struct OpenCall {
+    call: u8,
+    run: Option<usize>,
+    answered: bool,
+    ended: bool,
+}
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tape {
     seen: usize,
@@ -24,7 +32,9 @@ pub(super) struct Tape {
     entries: Vec<Entry>,
     /// The run whose message is still growing.
     text: Option<usize>,
-    calls: Vec<(u8, Option<usize>)>,
+    calls: Vec<OpenCall>,
+    /// Calls of the present attempt that have their entry: nothing of them makes another.
+    closed: BTreeSet<u8>,
     /// Runs whose executors send their own entries.
     left_to_executor: BTreeSet<usize>,
 }
@@ -58,6 +68,7 @@ impl Tape {
         match (ev.kind, ev.call) {
             ("RunRequested", _) => {
                 self.close_text();
+                self.closed.clear();
                 self.push("user_message", ev.run, false);
             }
             ("TurnEnd", _) => {
@@ -67,11 +78,16 @@ impl Tape {
                     self.push("run_end", ev.run, false);
                 }
             }
-            ("RunLeaseExpired", _) => self.close_run(ev.run),
+            ("RunLeaseExpired", _) => {
+                self.close_run(ev.run);
+                self.closed.clear();
+                ev.run.map(|run| self.left_to_executor.remove(&run));
+            }
             _ if ev.run.is_some_and(|run| self.left_to_executor.contains(&run)) => {}
             ("StreamDelta", _) => {
                 if self.text != ev.run {
                     self.close_text();
+                    self.close_calls(|open| open.ended);
                 }
                 self.text = ev.run;
             }
@@ -79,13 +95,20 @@ impl Tape {
                 self.close_text();
                 self.open(call, ev.run);
             }
-            ("ToolResultDelta", Some(call)) => self.open(call, ev.run),
+            ("ToolResultDelta", Some(call)) => {
+                self.open(call, ev.run);
+                let open = self.calls.iter_mut().find(|open| open.call == call);
+                open.map(|open| open.answered = true);
+            }
             ("ToolCallEnd", Some(call)) => {
                 self.close_text();
-                self.close_calls(|open| open.0 == call);
+                let open = self.calls.iter_mut().find(|open| open.call == call);
+                open.map(|open| open.ended = true);
+                self.close_calls(|open| open.call == call && open.answered);
             }
             ("Plan", _) => {
                 self.close_text();
+                self.close_calls(|open| open.ended);
                 self.push("plan", ev.run, false);
             }
             _ => {}
@@ -93,8 +116,13 @@ impl Tape {
     }
 
     fn open(&mut self, call: u8, run: Option<usize>) {
-        if !self.calls.iter().any(|open| open.0 == call) {
-            self.calls.push((call, run));
+        if !self.calls.iter().any(|open| open.call == call) && !self.closed.contains(&call) {
+            self.calls.push(OpenCall {
+                call,
+                run,
+                answered: false,
+                ended: false,
+            });
         }
     }
 
@@ -104,12 +132,13 @@ impl Tape {
         }
     }
 
-    fn close_calls(&mut self, which: impl Fn(&(u8, Option<usize>)) -> bool) {
-        let (closed, open) = self.calls.iter().partition(|open| which(open));
+    fn close_calls(&mut self, which: impl Fn(&OpenCall) -> bool) {
+        let calls = std::mem::take(&mut self.calls);
+        let (closed, open): (Vec<_>, Vec<_>) = calls.into_iter().partition(|open| which(open));
         self.calls = open;
-        let closed: Vec<_> = closed;
-        for (_, run) in closed {
-            self.push("tool_call", run, false);
+        for open in closed {
+            self.closed.insert(open.call);
+            self.push("tool_call", open.run, false);
         }
     }
 
@@ -117,7 +146,7 @@ impl Tape {
         if self.text == run {
             self.close_text();
         }
-        self.close_calls(|open| open.1 == run);
+        self.close_calls(|open| open.run == run);
     }
 
     pub(super) fn write_anchor(&mut self, run: usize) {
@@ -126,11 +155,17 @@ impl Tape {
 
     /// An entry of the executor's own; from the first one on its uploads count for nothing.
     pub(super) fn write_own(&mut self, run: usize) {
+        self.leave_to_executor(run);
+        self.push("assistant_message", Some(run), true);
+    }
+
+    /// Entries that are stored already say as much as new ones.
+    pub(super) fn leave_to_executor(&mut self, run: usize) {
         if self.left_to_executor.insert(run) {
             if self.text == Some(run) {
                 self.text = None;
             }
-            self.calls.retain(|open| open.1 != Some(run));
+            self.calls.retain(|open| open.run != Some(run));
             let replaced = ["assistant_message", "tool_call", "plan"];
             for entry in &mut self.entries {
                 entry.gone |= entry.run == Some(run)
@@ -139,7 +174,6 @@ impl Tape {
                     && replaced.contains(&entry.kind);
             }
         }
-        self.push("assistant_message", Some(run), true);
     }
 
     pub(super) fn supersede(&mut self, after: u64) {

@@ -27,7 +27,8 @@ impl Command for ExpireClaim {
     async fn apply(&self, context: &mut Context<'_>) -> Result<bool, Failure> {
         let locked_run = context.own_run(self.run_id).await?;
         let Some(live) = locked_run.live else {
-            return Ok(false);
+            // It may have ended just now, with the takeover of its session.
+            return Ok(!context.effects().runs.is_empty());
         };
         let Some(claim) = live.state.claim().cloned() else {
             return Ok(false);

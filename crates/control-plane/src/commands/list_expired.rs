@@ -23,7 +23,7 @@ pub struct ListExpired {
 /// Candidates.
 #[derive(Debug, Default)]
 pub struct Expired {
-    /// Runs whose lease has ended.
+    /// Runs whose lease has ended, and those whose session's owner is another one and gone.
     pub runs: Vec<(RunKey, RunId)>,
     /// Open questions whose time is over.
     pub interactions: Vec<InteractionId>,
@@ -36,11 +36,16 @@ impl Command for ListExpired {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Expired, Failure> {
         let at = context.now.judged;
+        let (me, after) = (&context.authority.owner_id, self.after_run);
+        let mut runs = context.tx.expired_claims(at, after, self.limit).await?;
+        let orphans = context.tx.orphaned_runs(me, at, after, self.limit).await?;
+        runs.extend(orphans);
+        // One page of both: whatever is left out comes after its last key.
+        runs.sort_unstable_by_key(|(key, _)| *key);
+        runs.dedup();
+        runs.truncate(self.limit as usize);
         Ok(Expired {
-            runs: context
-                .tx
-                .expired_claims(at, self.after_run, self.limit)
-                .await?,
+            runs,
             interactions: context
                 .tx
                 .overdue_interactions(at, self.after_interaction, self.limit)

@@ -415,6 +415,35 @@ impl RunRows for PostgresTx<'_> {
             .map(|row| (RunKey(row.run_key), RunId::new(row.run_id)))
             .collect())
     }
+
+    async fn orphaned_runs(
+        &mut self,
+        owner_id: &str,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query!(
+            r#"SELECT l.run_key, l.run_id
+             FROM session_heads h JOIN run_heads l ON l.run_key = h.active_run_key
+             WHERE h.active_run_key IS NOT NULL AND h.owner_id <> $1
+               AND (h.owner_expires_at IS NULL OR h.owner_expires_at <= $2)
+               AND l.run_key > $3
+             ORDER BY l.run_key
+             LIMIT $4"#,
+            owner_id,
+            at.0,
+            after.0,
+            i64::from(limit),
+        )
+        .fetch_all(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (RunKey(row.run_key), RunId::new(row.run_id)))
+            .collect())
+    }
 }
 
 impl PostgresTx<'_> {

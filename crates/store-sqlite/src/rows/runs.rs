@@ -428,4 +428,34 @@ impl RunRows for SqliteTx<'_> {
             })
             .collect()
     }
+
+    async fn orphaned_runs(
+        &mut self,
+        owner_id: &str,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let living = self.living_owners();
+        let rows = sqlx::query_file!(
+            "queries/orphaned_runs.sql",
+            owner_id,
+            at.0,
+            living,
+            after.0,
+            limit,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter()
+            .map(|row| {
+                let at = At::new("run_heads", &row.run_key);
+                Ok((
+                    RunKey(row.run_key),
+                    at.id("run_id", &row.run_id, RunId::new)?,
+                ))
+            })
+            .collect()
+    }
 }

@@ -132,4 +132,14 @@ pub trait RunRows {
         after: RunKey,
         limit: u32,
     ) -> Rows<Vec<(RunKey, RunId)>>;
+    /// Active runs of sessions whose owner is another one and gone at `at`, by key after `after`:
+    /// candidates, read without locks. Where nobody has claimed such a run, nothing else would bring
+    /// it to the sweep's notice.
+    async fn orphaned_runs(
+        &mut self,
+        owner_id: &str,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>>;
 }

@@ -245,7 +245,12 @@ impl Expected {
         match self.runs[run].entries.get(&entry) {
             Some(stored) if *stored != content => return Err("EntryIdConflict"),
             Some(_) if proof == Proof::Settled => return Ok(()),
-            Some(_) => self.renew(run),
+            Some(_) => {
+                self.renew(run);
+                let session = self.runs[run].session;
+                self.catch_up(session);
+                self.sessions[session].tape.leave_to_executor(run);
+            }
             None if proof == Proof::Settled => return Err("RunSettled"),
             None => {
                 self.runs[run].has_output = true;
