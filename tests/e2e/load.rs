@@ -117,12 +117,7 @@ impl World {
         let last = Mutex::new(String::new());
         let sending = async {
             loop {
-                let dbg_begun = tokio::time::Instant::now();
-                let sent = request.try_send(self.somewhere()).await;
-                if dbg_begun.elapsed() > Duration::from_millis(800) {
-                    eprintln!("DBG {:?} {} -> {:?}", dbg_begun.elapsed(), String::from_utf8_lossy(&request.bytes(self.addresses[0])).lines().next().unwrap(), sent.as_ref().map(|a| (a.status, a.text().chars().take(150).collect::<String>())));
-                }
-                let said = match sent {
+                let said = match request.try_send(self.somewhere()).await {
                     Ok(answer) if answer.status < 500 && answer.status != 429 => return answer,
                     // Away, draining or overloaded: a moment later again.
                     Ok(answer) => answer.text(),

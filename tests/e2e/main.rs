@@ -62,6 +62,8 @@ mod database;
 #[cfg(test)]
 mod deaf;
 #[cfg(test)]
+mod durable;
+#[cfg(test)]
 mod frozen;
 #[cfg(test)]
 mod feed;
@@ -79,6 +81,8 @@ mod pounding;
 mod requests;
 #[cfg(test)]
 mod restore;
+#[cfg(test)]
+mod secrets;
 #[cfg(test)]
 mod security;
 #[cfg(test)]

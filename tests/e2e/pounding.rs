@@ -140,7 +140,9 @@ async fn nothing_is_lost_or_doubled_whatever_happens_to_postgres_and_its_servers
     let mut blows = Vec::new();
     while begun.elapsed() < trouble(TROUBLE) {
         moment(&mut rng, 500..3_000).await;
-        blows.push(machines.hit(&mut rng).await);
+        let hit = Instant::now();
+        let what = machines.hit(&mut rng).await;
+        blows.push(format!("{what} {:?}", hit.elapsed()));
         crowd.look();
     }
     crowd.end().await;

@@ -10,6 +10,8 @@
 #[path = "../support/control.rs"]
 #[macro_use]
 mod control;
+#[path = "../support/faulty.rs"]
+mod faulty_store;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "shared with other suites, which need more of it")]
 mod postgres;
@@ -17,6 +19,8 @@ mod postgres;
 mod seed;
 #[path = "../support/stores.rs"]
 mod stores;
+#[path = "../support/wait.rs"]
+mod wait;
 
 /// Makes one test for each name, in a module that says on which store it runs.
 macro_rules! on_store {
@@ -63,6 +67,7 @@ mod audit;
 mod busy;
 mod claims;
 mod creating;
+mod faulty;
 mod feed;
 mod folds;
 mod follow;
@@ -70,13 +75,20 @@ mod forks;
 mod idempotency;
 mod instances;
 mod interactions;
+mod liveness;
 mod maintenance;
+mod model;
 mod next_run;
 mod outages;
 mod ownership;
 mod recovery;
 mod restore;
 mod resume;
+mod rules_claims;
+mod rules_log;
+mod rules_owners;
+mod rules_runs;
+mod secrets;
 mod sequence;
 mod sessions;
 mod write_paths;

@@ -413,10 +413,8 @@ async fn a_claim_whose_tape_is_far_behind_gets_the_whole_context(t: TestControl)
 }
 
 async fn a_settle_far_behind_is_caught_up_by_whoever_needs_it(t: TestControl) {
-    let whole = format!(
-        "{}<1399>",
-        (0..1_399).map(|n| format!("<{n}>")).collect::<String>()
-    );
+    let pieces: Vec<_> = (0..1_400).map(|n| format!("<{n}>")).collect();
+    let whole = pieces.concat();
     for who in ["tape", "checkpoint", "resume", "fork"] {
         let session = far_behind(&t).await;
         let forked = match who {

@@ -303,7 +303,7 @@ async fn any_command_of_a_new_owner_takes_over_first(t: TestControl) {
                     "nothing is active any more"
                 );
             }
-            "recover" => assert!(!b.control.recover_run(claim.run_id()).await.unwrap()),
+            "recover" => assert!(b.control.recover_run(claim.run_id()).await.unwrap()),
             "configure" => {
                 let title = SettingsPatch {
                     title: Some(Some("mine".to_owned())),

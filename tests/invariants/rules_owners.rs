@@ -14,6 +14,7 @@ use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{Rejection, RunId, SessionId};
 
 use crate::control::{Claim, NAMESPACE, TestControl, claim_request};
+use crate::stores::Kind;
 use crate::write_paths::assert_unchanged;
 
 on_every_store! {
@@ -38,14 +39,19 @@ async fn owner_ends(t: &TestControl, session: SessionId) -> i64 {
     owner.expires_at.unwrap().0
 }
 
-/// When a run's lease ends.
-async fn lease_ends(t: &TestControl, run: RunId) -> i64 {
-    let statement = format!(
-        "SELECT lease_expires_at FROM run_heads WHERE run_key = \
-         (SELECT run_key FROM runs WHERE run_id = {})",
-        t.store.literal(run.as_uuid())
-    );
+/// A column of a live run that no answer shows.
+pub(crate) async fn of_live_run(t: &TestControl, run: RunId, column: &str) -> i64 {
+    let id = match t.store.kind {
+        Kind::Sqlite => format!("X'{}'", run.uuid().simple()),
+        Kind::Postgres | Kind::PostgresWithoutHints => format!("'{run}'"),
+    };
+    let statement = format!("SELECT CAST({column} AS BIGINT) FROM run_heads WHERE run_id = {id}");
     t.store.values::<i64>(&statement).await[0]
+}
+
+/// When a run's lease ends.
+pub(crate) async fn lease_ends(t: &TestControl, run: RunId) -> i64 {
+    of_live_run(t, run, "lease_expires_at").await
 }
 
 async fn a_lapsed_lease_of_ones_own_is_a_new_epoch_and_nothing_else(t: TestControl) {
@@ -154,13 +160,17 @@ async fn a_shorter_lease_never_shortens_the_owners(t: TestControl) {
         lease_ms: Some(lease_ms),
         report: Report::default(),
     };
-    let heartbeat = t.control.heartbeat(beat(300_000), std::time::Duration::ZERO);
+    let heartbeat = t
+        .control
+        .heartbeat(beat(300_000), std::time::Duration::ZERO);
     heartbeat.await.unwrap();
     let long = t.store.clock.lease() + 300_000;
     assert_eq!(owner_ends(&t, session).await, long);
     for lease_ms in [10_000, 60_000] {
         t.pass(1_000).await;
-        let heartbeat = t.control.heartbeat(beat(lease_ms), std::time::Duration::ZERO);
+        let heartbeat = t
+            .control
+            .heartbeat(beat(lease_ms), std::time::Duration::ZERO);
         heartbeat.await.unwrap();
         t.say(&claim, &format!("e{lease_ms}"), "x").await.unwrap();
         assert_eq!(owner_ends(&t, session).await, long);

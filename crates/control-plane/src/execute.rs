@@ -226,4 +226,8 @@ impl<C: Command> Work for Job<C> {
     fn weight(&self) -> usize {
         self.command.weight()
     }
+
+    fn name(&self) -> &'static str {
+        <C as sealed::Listed>::NAME
+    }
 }

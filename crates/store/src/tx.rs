@@ -47,6 +47,11 @@ pub trait Work: Send {
     fn weight(&self) -> usize {
         256
     }
+
+    /// What it is called, for those who look on.
+    fn name(&self) -> &'static str {
+        "work"
+    }
 }
 
 /// Which queue a command waits in (stores §4). Commands of one session keep their arrival order

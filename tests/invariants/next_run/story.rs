@@ -10,6 +10,7 @@ use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_domain::SessionId;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
+use tapedeck_domain::tape::TapeEntry;
 use tapedeck_domain::tape::upload::UploadedEntry;
 
 use super::{assert_answered, own, send, snapshot, upload};
@@ -89,7 +90,7 @@ impl Story<'_> {
             t.prompt(self.session).await;
         }
         let mut claim = t.claim("e1").await;
-        self.look(&claim).await;
+        self.look(&claim);
         let steps = self.pick(STEPS);
         self.work(&claim, steps).await;
         if self.pick(4) == 0 {
@@ -98,7 +99,7 @@ impl Story<'_> {
             t.pass(61_000).await;
             t.sweep().await;
             claim = t.claim("e2").await;
-            self.look(&claim).await;
+            self.look(&claim);
             let steps = self.pick(STEPS);
             self.work(&claim, steps).await;
         }
@@ -196,9 +197,12 @@ impl Story<'_> {
         for _ in 0..self.pick(4) {
             let ids: Vec<_> = (0..=self.pick(2)).map(|_| self.new_call()).collect();
             let by_blocks = self.pick(2) == 0;
-            let answers = |id: &String| match by_blocks {
-                true => json!({"type": "tool_result", "tool_use_id": id, "content": "r"}),
-                false => json!({"role": "tool", "tool_call_id": id, "content": "r"}),
+            let answers = |id: &String| {
+                if by_blocks {
+                    json!({"type": "tool_result", "tool_use_id": id, "content": "r"})
+                } else {
+                    json!({"role": "tool", "tool_call_id": id, "content": "r"})
+                }
             };
             let mut answered = Vec::new();
             for id in &ids {
@@ -317,12 +321,12 @@ impl Story<'_> {
 
     async fn check_tape(&self, session: SessionId) {
         let entries = tape(self.t, session, false).await;
-        let entries: Vec<_> = entries.iter().map(|entry| entry.shown()).collect();
+        let entries: Vec<_> = entries.iter().map(TapeEntry::shown).collect();
         assert_answered(&entries, &self.what);
     }
 
     /// What a claimed run was given.
-    async fn look(&self, claim: &Claim) {
+    fn look(&self, claim: &Claim) {
         let Some(context) = &claim.claimed.resume_context else {
             return;
         };

@@ -448,6 +448,7 @@ async fn of_a_settled_session(t: &TestControl, name: &str) -> Option<Case> {
     })
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of commands")]
 async fn of_any_session(t: &TestControl, name: &str) -> Option<Case> {
     let session = t.session().await;
     let owned = move |namespace: &str| (namespace.to_owned(), session);

@@ -57,9 +57,9 @@ fn material(tail: Vec<TapeEntry>) -> ResumeMaterial {
     }
 }
 
-fn resumed(material: ResumeMaterial, text: Option<&str>) -> Resumed {
+fn resumed(material: &ResumeMaterial, text: Option<&str>) -> Resumed {
     let mut session = interrupted();
-    resume(&mut session, &material, request(text), 9, after(5)).unwrap()
+    resume(&mut session, material, request(text), 9, after(5)).unwrap()
 }
 
 fn interrupted() -> Session {
@@ -158,7 +158,7 @@ fn every_settled_status_can_be_resumed() {
             previous: Some(settled(status)),
             ..material(Vec::new())
         };
-        let resumed = resumed(material, None);
+        let resumed = resumed(&material, None);
         assert_eq!(context(&resumed)["previous_status"], json!(status));
     }
 }
@@ -285,7 +285,7 @@ fn a_key_without_a_value_is_absent() {
 #[test]
 fn the_tail_holds_the_newest_entries_up_to_both_bounds() {
     let tail_of = |entries: Vec<TapeEntry>| -> Vec<u64> {
-        let resumed = resumed(material(entries), None);
+        let resumed = resumed(&material(entries), None);
         let tail = context(&resumed)["tape_tail"].as_array().unwrap().clone();
         let count = json!(tail.len());
         assert_eq!(resumed.run.metadata["resume_tape_tail_entry_count"], count);
@@ -329,7 +329,7 @@ fn the_composed_prompt_is_note_then_record_then_plan_then_request() {
             json!({"status": "interrupted", "error": "lost"}),
         ),
     ];
-    let resumed = resumed(material(tail), Some("Now test it"));
+    let resumed = resumed(&material(tail), Some("Now test it"));
     let context = context(&resumed);
     let expected = "[Context: this continues an earlier run of the same session that ended as \
         `interrupted` (the executor was lost). What is below is a record of it; do not repeat \
@@ -353,7 +353,7 @@ fn the_newest_plan_is_noted_even_where_it_lies_before_the_tail() {
         entry(2, EntryKind::Plan, json!({"entries": ["new"]})),
     ];
     tail.extend((3..=60).map(|position| said(position, "x")));
-    let resumed = resumed(material(tail), None);
+    let resumed = resumed(&material(tail), None);
     assert_eq!(context(&resumed)["plan"], json!({"entries": ["new"]}));
     let composed = context(&resumed)["composed_prompt"].as_str().unwrap();
     assert!(composed.contains("\n[Last plan]\n{\"entries\":[\"new\"]}\n\n[Request]\n"));
@@ -361,7 +361,7 @@ fn the_newest_plan_is_noted_even_where_it_lies_before_the_tail() {
 
 #[test]
 fn without_words_of_a_person_the_run_is_asked_to_continue() {
-    let resumed = resumed(material(Vec::new()), None);
+    let resumed = resumed(&material(Vec::new()), None);
     assert_eq!(resumed.run.prompt, CONTINUE_PROMPT);
     let composed = context(&resumed)["composed_prompt"].as_str().unwrap();
     assert!(composed.ends_with("\n[Request]\nContinue from the last known state."));
@@ -375,6 +375,6 @@ fn the_agents_own_state_is_handed_on() {
         agent_state: Some(state.clone()),
         ..material(Vec::new())
     };
-    let resumed = resumed(material, None);
+    let resumed = resumed(&material, None);
     assert_eq!(context(&resumed)["agent_state"], state);
 }
