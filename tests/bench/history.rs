@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::types::Uuid;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tapedeck_domain::SessionId;
 use tapedeck_domain::settle::Ending;
@@ -17,7 +18,6 @@ use tapedeck_store::{Audit, AuditRequest, Check, Store};
 use tapedeck_store_postgres::{self as postgres, PostgresStore};
 use tapedeck_store_sqlite::{self as sqlite, Mode, SqliteStore};
 use tempfile::TempDir;
-use uuid::Uuid;
 
 use crate::postgres::{Cluster, Database};
 use crate::side::Side;

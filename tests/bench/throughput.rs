@@ -73,8 +73,8 @@ async fn poll(address: SocketAddr, number: usize) -> usize {
             "pool": "bench",
             "wait_seconds": 0,
         });
-        let answer = connection.send(&Request::post("/executor/runs/claim", &claim));
-        match answer.await.unwrap().status {
+        let claim = Request::post("/executor/runs/claim", &claim);
+        match connection.send(&claim).await.unwrap().status {
             200 => claimed += 1,
             404 => return claimed,
             status => panic!("a claim was answered {status}"),

@@ -1,5 +1,5 @@
 //! The promise that nothing acknowledged is lost: the server and an executor are killed again and
-//! again under load, and everything a client was ever told must still be so.
+//! again under load, and everything a client was ever told must still be so (I1; faults 3, 5, 9, 16).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -53,9 +53,9 @@ async fn acked_write_survives_kill9(place: Arc<Place>) {
             assert!(log.contains(record), "{record} is lost");
         }
     }
-    let body = json!({"request_id": "q", "tool_name": "shell", "arguments": {}});
-    let asked = claim.request("interactions", body).send(address).await.ok();
-    let question = api::text(&asked, "interaction_id");
+    let body = json!({"request_id": "q", "tool_name": "shell", "arguments": {}, "wait_seconds": 0});
+    let asked = claim.request("approval", body).send(address).await;
+    let question = api::text(&asked.json(), "interaction_id");
     server.restart().await;
     let path = format!("/interactions/{question}");
     assert_eq!(server.get(&path).await.ok()["status"], "pending");
@@ -72,7 +72,9 @@ async fn acked_write_survives_kill9(place: Arc<Place>) {
     let captured = capture.send(address).await;
     let checkpoint = api::text(&captured.json(), "checkpoint_id");
     server.restart().await;
-    server.get(&format!("/checkpoints/{checkpoint}")).await.ok();
+    let listed = format!("/sessions/{session}/checkpoints");
+    let listed = server.get(&listed).await.ok();
+    assert_eq!(listed["checkpoints"][0]["checkpoint_id"], checkpoint);
     let (resumed, later) = api::resume(address, &session, "go on").await;
     server.restart().await;
     assert!(later > admitted);
@@ -85,7 +87,7 @@ async fn acked_write_survives_kill9(place: Arc<Place>) {
         let run = api::run(address, &resumed).await;
         (run["status"] == "interrupted").then_some(())
     };
-    eventually("the lost run is swept", Duration::from_secs(60), settled).await;
+    eventually("the lost run is swept", Duration::from_mins(1), settled).await;
     let (next, _) = api::prompt(address, &session, "again").await;
     server.restart().await;
     assert_eq!(Claim::take(address, "durable").await.run_id, next);

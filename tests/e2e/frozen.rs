@@ -1,5 +1,5 @@
 //! Processes that stop for longer than a lease and then go on as if nothing had happened: a frozen
-//! executor has lost its run for good, a frozen server does no harm.
+//! executor has lost its run for good, a frozen server does no harm (faults 5, 6; rules R6, R13).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Claim, is_terminal, prompt, session_in, session_of, text, words};
-use crate::chaos::Tap;
+use crate::chaos::{Beside, Crowd, Tap};
 use crate::http::{Answer, Frame, Request, events};
 use crate::server::{ExecutorOptions, Place, Server, ServerOptions, executor, processes_marked};
 use crate::wait::{eventually, within};
@@ -37,22 +38,15 @@ async fn settled(address: SocketAddr, run: &str) -> Value {
     eventually("the run ends", LIMIT, look).await
 }
 
-/// Renews until the time is over, as an executor that is well does.
-async fn renew_for(claim: &Claim, address: SocketAddr, time: Duration) {
-    let renewing = async {
-        loop {
-            let beat = claim.heartbeat(address).await;
-            assert_eq!(
-                (&beat["status"], &beat["attempt"]),
-                (&json!("running"), &json!(1))
-            );
-            sleep(Duration::from_millis(300)).await;
-        }
-    };
-    // The freeze itself.
-    tokio::select! {
-        () = renewing => {}
-        () = sleep(time) => {}
+/// Renews until it is told to stop, as an executor that is well does.
+async fn renewing(claim: Claim, address: SocketAddr, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        let beat = claim.heartbeat(address).await;
+        assert_eq!(
+            (&beat["status"], &beat["attempt"]),
+            (&json!("running"), &json!(1))
+        );
+        sleep(Duration::from_millis(300)).await;
     }
 }
 
@@ -224,6 +218,30 @@ async fn instance(place: &Arc<Place>, name: &'static str) -> Server {
     Server::start_with(place, options).await
 }
 
+/// Stops a server where it holds no lock: the database takes that away from it only after 10 s, a
+/// time that is not scaled as the leases of this test are.
+async fn freeze_between_transactions(server: &Server, place: &Place) {
+    let mut beside = Beside::database(place.database().url()).await;
+    let held = "state LIKE 'idle in transaction%' \
+        AND clock_timestamp() - state_change > interval '200 ms'";
+    let frozen = async || {
+        server.process.signal(Signal::SIGSTOP);
+        sleep(Duration::from_millis(300)).await;
+        if beside.activity(held).await.is_empty() {
+            return Some(());
+        }
+        server.process.signal(Signal::SIGCONT);
+        None
+    };
+    eventually(
+        "the server stands still between transactions",
+        LIMIT,
+        frozen,
+    )
+    .await;
+    beside.close().await;
+}
+
 /// While one server stands still the other one takes over all it does; when it goes on it judges
 /// nothing by what it knew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -258,11 +276,16 @@ async fn a_frozen_server_beside_another_does_no_harm() {
     };
     eventually("the poll is held", LIMIT, known).await;
 
-    frozen.process.signal(Signal::SIGSTOP);
+    let mut well = Crowd::default();
+    for claim in [&claim, &talks] {
+        well.add(renewing(claim.clone(), to, well.stop.clone()));
+    }
+    freeze_between_transactions(&frozen, &place).await;
     // Sent to it while it stands still: it will look at it only later.
     let mut sent = JoinSet::new();
     send(&mut sent, silent.request("heartbeat", json!({})), at);
-    tokio::join!(renew_for(&claim, to, FROZEN), renew_for(&talks, to, FROZEN));
+    // The freeze itself.
+    sleep(FROZEN).await;
     let lost = settled(to, &silent.run_id).await;
     assert_eq!(lost["status"], "interrupted", "the other one sweeps");
     let path = format!(
@@ -276,6 +299,7 @@ async fn a_frozen_server_beside_another_does_no_harm() {
     let late = session_in(to, "late").await;
     let (late_run, _) = prompt(to, &late, "go").await;
     frozen.process.signal(Signal::SIGCONT);
+    well.end().await;
 
     let answer = within("the silent one is told", SOON, sent.join_next()).await;
     let told = answer.unwrap().unwrap().problem();

@@ -64,9 +64,9 @@ mod deaf;
 #[cfg(test)]
 mod durable;
 #[cfg(test)]
-mod frozen;
-#[cfg(test)]
 mod feed;
+#[cfg(test)]
+mod frozen;
 #[cfg(test)]
 mod instances;
 #[cfg(test)]

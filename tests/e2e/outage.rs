@@ -1,4 +1,5 @@
-//! Servers that go away for a while, and executors that die or freeze: what runs notice of it.
+//! Servers that go away for a while, and executors that die or freeze: what runs notice of it (rules
+//! R6, R13).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

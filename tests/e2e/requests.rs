@@ -301,6 +301,7 @@ async fn each_refusal_is_a_problem_document(place: Arc<Place>) {
     assert!([400, 415].contains(&status), "{status}");
 }
 
+/// Malformed, negative, of the future: a typed error instead of a stream (fault 4).
 async fn a_bad_cursor_is_refused_before_the_first_frame(place: Arc<Place>) {
     let server = Server::start(&place).await;
     let address = server.address;
@@ -326,6 +327,7 @@ async fn a_bad_cursor_is_refused_before_the_first_frame(place: Arc<Place>) {
     assert_eq!(unknown.send(address).await.problem().1, "session_not_found");
 }
 
+/// Whatever an executor sends for a claim that was reaped is refused and changes nothing (fault 6).
 async fn a_lost_claim_is_told_of_its_loss_on_every_call(place: Arc<Place>) {
     let server = Server::scaled(&place, 0.02).await;
     let address = server.address;
@@ -368,6 +370,7 @@ async fn a_lost_claim_is_told_of_its_loss_on_every_call(place: Arc<Place>) {
     assert_eq!(api::log(address, &session).await, before);
 }
 
+/// Sent again after each broken connection, it is the same run (faults 9, 16).
 async fn one_key_is_one_run_however_often_the_connection_breaks(place: Arc<Place>) {
     let mut server = Server::start(&place).await;
     let address = server.address;

@@ -1,5 +1,5 @@
 //! A restore is one transaction: whenever its server is killed, the session is as before or as
-//! after, with all marks of it agreeing, and everything is kept for audit.
+//! after, with all marks of it agreeing, and everything is kept for audit (I15).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Tokens and passwords that go through real processes, and where they are not to be found
-//! afterwards (I24; faults 24): the database, every log down to its last detail, every answer.
+//! afterwards (I24): the database, every log down to its last detail, every answer.
 
 use std::fs;
 use std::net::SocketAddr;

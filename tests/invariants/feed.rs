@@ -14,7 +14,7 @@ use tapedeck_domain::{LogId, SessionId};
 use crate::control::{NAMESPACE, TestControl};
 use crate::restore::turn;
 use crate::stores::Kind;
-use crate::wait::eventually;
+use crate::wait::{eventually, within};
 
 on_every_store! {
     the_feed_holds_every_event_of_every_session_in_its_order,
@@ -312,7 +312,7 @@ async fn follow(t: &TestControl, count: usize, cut: usize) -> Vec<Placed> {
             .await
             .unwrap();
         for _ in 0..cut {
-            let item = tokio::time::timeout(LIMIT, follower.next()).await.unwrap();
+            let item = within("the next of the feed", LIMIT, follower.next()).await;
             match item.unwrap().unwrap() {
                 FollowedAll::Events(events) => {
                     seen.extend(events);
@@ -369,7 +369,7 @@ async fn a_feed_follower_ends_when_the_process_drains(t: TestControl) {
         .await
         .unwrap();
     let mut next = async || {
-        let item = tokio::time::timeout(LIMIT, follower.next()).await.unwrap();
+        let item = within("the next of the feed", LIMIT, follower.next()).await;
         item.unwrap()
     };
     assert!(matches!(next().await, Some(FollowedAll::Open { .. })));
@@ -416,7 +416,7 @@ async fn an_open_older_transaction_holds_later_events_back_and_none_is_skipped(t
     );
     for follower in [&mut from_head, &mut from_last] {
         for _ in 0..2 {
-            let item = tokio::time::timeout(LIMIT, follower.next()).await.unwrap();
+            let item = within("the next of the feed", LIMIT, follower.next()).await;
             assert!(
                 matches!(
                     item.unwrap(),
@@ -435,7 +435,7 @@ async fn an_open_older_transaction_holds_later_events_back_and_none_is_skipped(t
     for follower in [&mut from_head, &mut from_last] {
         let mut seen = Vec::new();
         while seen.len() < came.len() {
-            let item = tokio::time::timeout(LIMIT, follower.next()).await.unwrap();
+            let item = within("the next of the feed", LIMIT, follower.next()).await;
             if let Some(FollowedAll::Events(events)) = item.unwrap() {
                 seen.extend(events);
             }

@@ -1,4 +1,5 @@
-//! Following: every event once and in order, whatever happens on the way (I13; faults 1, 3, 4).
+//! Following: every event once and in order, whatever happens on the way (I13; faults 1, 3, 4; rules R21,
+//! R23).
 
 use std::sync::Arc;
 use std::time::Duration;

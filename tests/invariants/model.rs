@@ -9,6 +9,7 @@ mod drive;
 mod expected;
 mod steps;
 mod tape;
+mod uploads;
 
 use std::time::Duration;
 
@@ -28,8 +29,16 @@ use drive::Drive;
 
 on_every_store![a_random_walk_goes_as_the_model_says];
 
-/// Walks of a test, and their length.
-const CASES: u32 = 12;
+/// Walks of a test: fewer where each step takes longer.
+const fn cases(kind: Kind) -> u32 {
+    match kind {
+        Kind::Sqlite => 12,
+        Kind::Postgres => 6,
+        Kind::PostgresWithoutHints => 3,
+    }
+}
+
+/// Steps of a walk, at most.
 const STEPS: usize = 160;
 /// Walks that are tried to make a failing one shorter.
 const SHRINKS: u32 = 120;
@@ -39,38 +48,120 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// stays one when parts of it are left out.
 #[derive(Debug, Clone)]
 enum Step {
-    Create { policy: ApprovalPolicy, max_attempts: u32 },
-    Title { session: u8, title: u8 },
-    Policy { session: u8, policy: ApprovalPolicy },
-    Close { session: u8 },
-    Delete { session: u8, force: bool },
-    Prompt { session: u8, on_active: OnActive },
-    Resume { session: u8 },
-    Continue { session: u8 },
-    ClaimAny { executor: u8 },
-    ClaimOf { executor: u8, session: u8 },
-    Replay { claim: u8, executor: Option<u8> },
-    Beat { claim: u8 },
-    Append { claim: u8, uploads: Vec<(u8, u8, u8)> },
-    OwnTape { claim: u8, entry: u8, content: u8 },
-    Snapshot { claim: u8 },
-    Ask { claim: u8, request: u8, tool: u8, short: bool },
-    Answer { question: u8, approved: bool, for_session: bool },
-    CancelSession { session: u8 },
-    CancelRun { run: u8 },
-    Complete { claim: u8, ending: Ending, miscount: bool },
-    Release { claim: u8 },
-    Capture { session: u8 },
-    DeleteCheckpoint { session: u8, checkpoint: u8 },
-    Restore { session: u8, checkpoint: u8 },
-    Fork { session: u8, checkpoint: Option<u8> },
-    Acquire { session: u8 },
-    Renew { session: u8 },
-    LetGo { session: u8 },
-    Repair { session: u8 },
+    Create {
+        policy: ApprovalPolicy,
+        max_attempts: u32,
+    },
+    Title {
+        session: u8,
+        title: u8,
+    },
+    Policy {
+        session: u8,
+        policy: ApprovalPolicy,
+    },
+    Close {
+        session: u8,
+    },
+    Delete {
+        session: u8,
+        force: bool,
+    },
+    Prompt {
+        session: u8,
+        on_active: OnActive,
+    },
+    Resume {
+        session: u8,
+    },
+    Continue {
+        session: u8,
+    },
+    ClaimAny {
+        executor: u8,
+    },
+    ClaimOf {
+        executor: u8,
+        session: u8,
+    },
+    Replay {
+        claim: u8,
+        executor: Option<u8>,
+    },
+    Beat {
+        claim: u8,
+    },
+    Append {
+        claim: u8,
+        uploads: Vec<(u8, u8, u8)>,
+    },
+    OwnTape {
+        claim: u8,
+        entry: u8,
+        content: u8,
+    },
+    Snapshot {
+        claim: u8,
+    },
+    Ask {
+        claim: u8,
+        request: u8,
+        tool: u8,
+        short: bool,
+    },
+    Answer {
+        question: u8,
+        approved: bool,
+        for_session: bool,
+    },
+    CancelSession {
+        session: u8,
+    },
+    CancelRun {
+        run: u8,
+    },
+    Complete {
+        claim: u8,
+        ending: Ending,
+        miscount: bool,
+    },
+    Release {
+        claim: u8,
+    },
+    Capture {
+        session: u8,
+    },
+    DeleteCheckpoint {
+        session: u8,
+        checkpoint: u8,
+    },
+    Restore {
+        session: u8,
+        checkpoint: u8,
+    },
+    Fork {
+        session: u8,
+        checkpoint: Option<u8>,
+    },
+    Acquire {
+        session: u8,
+    },
+    Renew {
+        session: u8,
+    },
+    LetGo {
+        session: u8,
+    },
+    Repair {
+        session: u8,
+    },
     Sweep,
-    Pass { ms: i64 },
-    Outage { ms: i64 },
+    Pass {
+        ms: i64,
+    },
+    Outage {
+        ms: i64,
+    },
     Restart,
 }
 
@@ -176,7 +267,11 @@ async fn went(kind: Kind, steps: &[(u8, Step)]) -> Result<(), Wrong> {
 }
 
 /// Leaves out of a walk what it goes wrong without, ever smaller parts of it.
-async fn shorten(kind: Kind, mut steps: Vec<(u8, Step)>, mut wrong: Wrong) -> (Vec<(u8, Step)>, Wrong) {
+async fn shorten(
+    kind: Kind,
+    mut steps: Vec<(u8, Step)>,
+    mut wrong: Wrong,
+) -> (Vec<(u8, Step)>, Wrong) {
     let mut tries = 0;
     let mut part = steps.len();
     while part > 0 && tries < SHRINKS {
@@ -201,7 +296,7 @@ async fn a_random_walk_goes_as_the_model_says(t: TestControl) {
     let seed = Seed::of_this_run();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed.bytes());
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    for _ in 0..seed.cases(CASES) {
+    for _ in 0..seed.cases(cases(kind)) {
         let steps = walk().new_tree(&mut runner).unwrap().current();
         let Err(wrong) = went(kind, &steps).await else {
             continue;

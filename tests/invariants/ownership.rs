@@ -1,4 +1,4 @@
-//! Owners and epochs as far as one store's processes go (design §4.8; rules R4, R5, R8).
+//! Owners and epochs as far as one store's processes go (design §4.8; rules R4, R5).
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ on_every_store! {
     any_command_of_a_new_owner_takes_over_first,
 }
 
-// A local process works on a data directory, whose lock says that no server lives.
+// A local process works on a data directory, whose lock says that no server lives (rules R8).
 on_sqlite! {
     a_server_that_is_gone_gives_way_where_nothing_runs,
     a_dead_local_owner_gives_way_at_once,

@@ -9,7 +9,7 @@ use tapedeck_control_plane::follow::EndReason;
 use tapedeck_control_plane::{Error, FollowRequest, Followed, Follower, Start, TapeFilter};
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::run::RunStatus;
-use tapedeck_domain::settle::Ending;
+use tapedeck_domain::settle::{Ending, RunEnd};
 use tapedeck_domain::{Rejection, RunId, SessionId};
 use tapedeck_store::Target;
 
@@ -37,14 +37,17 @@ on_postgres! {
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// This process and, where there may be one, another instance.
-async fn instances(t: TestControl) -> Vec<Arc<TestControl>> {
+/// This process and, where there may be one, another instance; else this one twice.
+async fn instances(t: TestControl) -> [Arc<TestControl>; 2] {
+    let t = Arc::new(t);
     let other = match t.store.kind {
-        Kind::Sqlite => t.store.shared(),
-        Kind::Postgres | Kind::PostgresWithoutHints => t.store.another_instance().await,
+        Kind::Sqlite => Arc::clone(&t),
+        Kind::Postgres | Kind::PostgresWithoutHints => {
+            let store = t.store.another_instance().await;
+            Arc::new(TestControl::over(store).await)
+        }
     };
-    let other = TestControl::over(other).await;
-    vec![Arc::new(t), Arc::new(other)]
+    [t, other]
 }
 
 fn words(ids: &[String]) -> Vec<(&str, serde_json::Value)> {
@@ -292,26 +295,22 @@ async fn a_settle_reads_no_more_of_the_log_than_a_step(t: TestControl) {
             t.upload(&claim, &words(&ids)).await.unwrap();
         }
         // What catches up afterwards must not be what is looked at.
-        let command = tapedeck_control_plane::commands::settle_run::SettleRun {
-            proof: claim.proof.clone(),
-            end: tapedeck_domain::settle::RunEnd {
+        let settle = async || {
+            let end = RunEnd {
                 ending: Ending::Completed,
                 result: None,
                 error: None,
                 recovery_reason: None,
                 body_digest: None,
-            },
-            event_count: None,
-            agent_state: None,
-            tape_id: None,
-            tape: None,
+            };
+            t.settle_with(&claim, end, None).await
         };
         t.store.refuse_inserts_into("tape_entries").await;
-        let outcome = t.control.settle_run(command.clone()).await;
+        let outcome = settle().await;
         t.store.allow_writes().await;
         if is_closed {
             assert!(matches!(outcome, Err(Error::Store(_))), "{outcome:?}");
-            t.control.settle_run(command).await.unwrap();
+            settle().await.unwrap();
         } else {
             assert_eq!(outcome.unwrap().status, RunStatus::Completed);
         }
@@ -372,7 +371,7 @@ async fn a_follower_through_a_tail_of_two_misses_nothing(t: TestControl) {
     let mut seen = to_live(&mut follower).await;
     let mut late = to_live(&mut lazy).await;
     for round in 0..24_usize {
-        let ids: Vec<_> = (0..1 + round % 4).map(|n| format!("{round}-{n}")).collect();
+        let ids: Vec<_> = (0..=round % 4).map(|n| format!("{round}-{n}")).collect();
         t.upload(&claim, &words(&ids)).await.unwrap();
         if round % 5 == 0 {
             // A commit that fails is published to nobody.
@@ -452,9 +451,8 @@ async fn a_deleted_session_is_gone_for_everybody(t: TestControl) {
     for mut follower in followers {
         // What the delete itself wrote may be seen or not.
         let end = loop {
-            match next(&mut follower).await.unwrap() {
-                Followed::End(end) => break end,
-                _ => continue,
+            if let Followed::End(end) = next(&mut follower).await.unwrap() {
+                break end;
             }
         };
         assert!(
@@ -522,12 +520,12 @@ async fn a_run_scoped_stream_ends_at_its_runs_end_wherever_it_begins(t: TestCont
     }
 }
 
-/// Waits until so many transactions wait for a lock.
-async fn until_waiting(t: &TestControl, count: i64) {
+/// Waits until two transactions wait for a lock.
+async fn until_two_wait(t: &TestControl) {
     let waiting = "SELECT count(*) FROM pg_stat_activity \
                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let waited = tokio::time::timeout(LIMIT, async {
-        while t.store.values::<i64>(waiting).await[0] < count {
+        while t.store.values::<i64>(waiting).await[0] < 2 {
             tokio::task::yield_now().await;
         }
     });
@@ -560,7 +558,7 @@ async fn what_waits_for_a_head_decides_on_what_it_finds_then(a: TestControl) {
             send(&instances[0], &claim, &["a", "b"]),
             send(&instances[1], &claim, &["a", "b", "c"]),
         ];
-        until_waiting(&instances[0], 2).await;
+        until_two_wait(&instances[0]).await;
         let end = with_end.then(|| {
             let (t, claim) = (Arc::clone(&instances[1]), claim.clone());
             t.control
@@ -569,9 +567,9 @@ async fn what_waits_for_a_head_decides_on_what_it_finds_then(a: TestControl) {
                 .spawn(async move { t.settle(&claim, Ending::Completed).await.unwrap() })
         });
         if with_end {
-            until_waiting(&instances[0], 3).await;
+            // Of one session's commands an instance lets the first one wait for the lock only.
+            tokio::task::yield_now().await;
             sent.push(send(&instances[0], &claim, &["late"]));
-            until_waiting(&instances[0], 4).await;
         }
         held.commit().await;
         let mut done = Vec::new();

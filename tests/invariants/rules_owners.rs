@@ -125,7 +125,7 @@ async fn write(t: &TestControl, claim: &Claim, what: &str) {
                 metadata: Map::new(),
                 weight: 100,
             };
-            drop(t.control.save_snapshot(command).await.unwrap());
+            t.control.save_snapshot(command).await.unwrap();
         }
         other => panic!("{other}"),
     }
@@ -208,7 +208,8 @@ async fn the_sweep_writes_as_owner_takes_over_the_dead_and_leaves_the_living(t: 
     renewed.unwrap();
     t.pass(15_000).await;
     let before = (living.view(of_living).await, living.log(of_living).await);
-    t.sweep().await;
+    let swept = t.sweep().await;
+    assert_eq!((swept.claims, swept.failed), (2, 0));
     let run = t.run(mine_claim.run_id()).await;
     assert_eq!(run.status, RunStatus::Interrupted);
     assert_eq!(run.recovery.unwrap().reason, "lease_expired");

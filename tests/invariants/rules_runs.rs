@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
+use tapedeck_control_plane::commands::heartbeat::Heartbeat;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::{Error, Outcome};
 use tapedeck_domain::admit::OnActive;
+use tapedeck_domain::executor::Report;
 use tapedeck_domain::interaction::{Interaction, InteractionStatus};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{SessionSettings, SessionStatus};
@@ -32,6 +34,7 @@ on_every_store! {
     a_failed_command_leaves_its_key_free,
     a_claim_that_is_rolled_back_loses_neither_run_nor_poll,
     a_held_heartbeat_ends_early_for_a_cancel_and_an_answer,
+    a_held_heartbeat_is_over_well_before_the_lease_that_it_renewed,
     what_a_run_ended_with_is_never_swept_away,
     ends_that_race_the_sweep_stay_or_are_refused,
 }
@@ -152,7 +155,7 @@ async fn a_lost_claim_and_its_questions_end_in_one_transaction(t: TestControl) {
     }
 }
 
-/// A run that has put nothing out and asks.
+/// A run that asks.
 async fn asking(t: &TestControl) -> (SessionId, Claim, InteractionId) {
     let (session, claim) = t.running("e1").await;
     let asked = t.ask(&claim, "q").await.unwrap();
@@ -165,7 +168,6 @@ async fn each_way_to_lose_a_claim_cancels_its_questions(t: TestControl) {
         "completed",
         "failed",
         "interrupted",
-        "released",
         "swept",
         "cancelled",
         "taken over",
@@ -177,10 +179,6 @@ async fn each_way_to_lose_a_claim_cancels_its_questions(t: TestControl) {
             "completed" => drop(t.complete(&claim).await),
             "failed" => drop(t.settle(&claim, Ending::Failed).await.unwrap()),
             "interrupted" => drop(t.settle(&claim, Ending::Interrupted).await.unwrap()),
-            "released" => {
-                let proof = claim.proof.clone();
-                t.control.release_run(ReleaseRun { proof }).await.unwrap();
-            }
             "swept" => {
                 t.pass(61_000).await;
                 t.sweep().await;
@@ -242,15 +240,11 @@ async fn neither_resume_nor_fork_nor_release_answers_a_question(t: TestControl) 
     t.try_prompt(fork.session_id, OnActive::Reject)
         .await
         .unwrap();
-    assert_eq!(question(&t, asked).await, pending);
-    // Handed back, the run is asked anew by whoever takes it: nothing was allowed meanwhile.
+    // What has asked has put something out, and can't be given back as if nothing had been.
     let proof = claim.proof.clone();
-    t.control.release_run(ReleaseRun { proof }).await.unwrap();
-    let again = t.claim("e2").await;
-    assert_eq!(again.run_id(), claim.run_id());
-    let anew = t.ask(&again, "q").await.unwrap();
-    assert_eq!(anew.status, InteractionStatus::Pending);
-    assert_ne!(anew.interaction_id, asked);
+    let release = t.control.release_run(ReleaseRun { proof }).await;
+    assert_rejected!(release, Rejection::RunHasOutput);
+    assert_eq!(question(&t, asked).await, pending);
 }
 
 async fn an_answer_is_for_its_question_alone(t: TestControl) {
@@ -480,12 +474,12 @@ async fn a_held_heartbeat_ends_early_for_a_cancel_and_an_answer(t: TestControl) 
         let held = {
             let (t, proof) = (Arc::clone(&t), claim.proof.clone());
             t.control.lifecycle().clone().spawn(async move {
-                let beat = tapedeck_control_plane::commands::heartbeat::Heartbeat {
+                let beat = Heartbeat {
                     proof,
                     lease_ms: None,
-                    report: tapedeck_domain::executor::Report::default(),
+                    report: Report::default(),
                 };
-                t.control.heartbeat(beat, Duration::from_secs(60)).await
+                t.control.heartbeat(beat, Duration::from_mins(1)).await
             })
         };
         tokio::task::yield_now().await;
@@ -499,6 +493,24 @@ async fn a_held_heartbeat_ends_early_for_a_cancel_and_an_answer(t: TestControl) 
         assert_eq!(beat.cancel_requested, news == "cancel");
         t.settle(&claim, Ending::Cancelled).await.unwrap();
     }
+}
+
+/// It would else be the reason why the next one comes too late (rules R13).
+async fn a_held_heartbeat_is_over_well_before_the_lease_that_it_renewed(t: TestControl) {
+    let session = t.session().await;
+    t.prompt(session).await;
+    let mut request = claim_request("e1", "a short lease");
+    request.request.lease_ms = 1_500;
+    let claim = t.claim_as(request).await.unwrap();
+    let beat = Heartbeat {
+        proof: claim.proof.clone(),
+        lease_ms: None,
+        report: Report::default(),
+    };
+    // The waiting is in real time, which the lease's clock doesn't follow here.
+    let held = t.control.heartbeat(beat, Duration::from_mins(10));
+    let held = tokio::time::timeout(Duration::from_secs(15), held).await;
+    assert!(!held.unwrap().unwrap().cancel_requested);
 }
 
 async fn what_a_run_ended_with_is_never_swept_away(t: TestControl) {

@@ -1,5 +1,5 @@
 //! The log: numbers without gaps, uploads that may come again, one terminal event (I2, I3, I11,
-//! I12, I21; faults 2, 3, 6).
+//! I12, I21; faults 2, 3, 6; rules R1, R11, R12).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Sessions: creation that leaves nothing when it fails, lists, deletion (I19, I22, I23).
+//! Sessions: creation that leaves nothing when it fails, lists, deletion (I19, I22, I23; fault 22).
 
 use serde_json::json;
 use tapedeck_control_plane::Error;

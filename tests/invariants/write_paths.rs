@@ -56,7 +56,9 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
         // Nothing of a session is written: docs/write-paths.md says what is, and why.
         "ListExpired" | "ListFoldable" | "MarkAlive" | "RecordContact" => return None,
         // What needs that nobody is there, or gives back what has ended anyway.
-        "FoldRun" | "ReleaseOwner" | "RepairSession" if wrong == ExpiredLease => return None,
+        "FoldRun" | "ProjectTape" | "ReleaseOwner" | "RepairSession" if wrong == ExpiredLease => {
+            return None;
+        }
         // Only heads of this owner's name, which no epoch can be wrong for (rules R4).
         "KeepHouse" if wrong != OtherOwner => return None,
         _ => {}
@@ -66,7 +68,7 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
         ("FoldRun" | "KeepHouse", _) => "ok",
         // What another owner holds is not even offered.
         ("ClaimRun", OtherOwner) => "NoRunAvailable",
-        ("RepairSession", _) => "OwnedElsewhere",
+        ("ProjectTape" | "RepairSession", _) => "OwnedElsewhere",
         ("RenewOwner" | "ReleaseOwner", OtherOwner) | (_, StaleEpoch) => "StaleEpoch",
         (_, ExpiredLease) => "OwnerLeaseExpired",
         (_, OtherOwner) => "OwnedElsewhere",

@@ -1,5 +1,5 @@
-//! A store that fails now and then, as networks, disks and servers do: before it begins, after it
-//! has committed, late, or for a while. What it wraps stays whole.
+//! A store that fails now and then, as networks, disks and servers do: before it begins, as it
+//! commits, after it has committed, late, or for a while. What it wraps stays whole.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tapedeck_domain::SessionId;
-use tapedeck_store::{Failure, Heard, Hint, Lane, Reader, Store, StoreError, StoreHealth, Work};
+use tapedeck_store::{
+    Failure, Heard, Hint, Lane, Reader, Store, StoreError, StoreHealth, Tx, Work,
+};
 
 /// How many commands in a row find the store exhausted.
 const EXHAUSTED: u32 = 3;
@@ -20,6 +22,8 @@ const LATE: Duration = Duration::from_millis(2);
 pub(crate) enum Fault {
     /// Nothing is written, and the caller is told so.
     Before,
+    /// All of it runs, and the commit fails: nothing is written.
+    AtCommit,
     /// It is committed, and the answer is lost.
     LostReply,
     /// It takes its time.
@@ -29,7 +33,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 4] = [Self::Before, Self::LostReply, Self::Delay, Self::Exhausted];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Before,
+        Self::AtCommit,
+        Self::LostReply,
+        Self::Delay,
+        Self::Exhausted,
+    ];
 }
 
 /// Which commands fail.
@@ -37,11 +47,17 @@ impl Fault {
 enum Plan {
     None,
     /// Each one with this probability, in percent.
-    Random { rng: Box<StdRng>, percent: u32 },
+    Random {
+        rng: Box<StdRng>,
+        percent: u32,
+    },
     /// The first one of each name.
     FirstOfEach(Fault),
     /// One, after that many others.
-    Once { after: u32, fault: Fault },
+    Once {
+        after: u32,
+        fault: Fault,
+    },
 }
 
 #[derive(Debug)]
@@ -105,7 +121,8 @@ impl Faulty {
     }
 
     fn fault(&self, name: &'static str) -> Option<Fault> {
-        let mut state = self.state.lock().unwrap();
+        let mut guard = self.state.lock().unwrap();
+        let state = &mut *guard;
         state.commands += 1;
         let struck = *state.struck.entry(name).or_default();
         let fault = match &mut state.plan {
@@ -138,6 +155,26 @@ impl Faulty {
     }
 }
 
+fn away() -> Failure {
+    let reason = "a planned fault".to_owned();
+    StoreError::Unavailable { reason }.into()
+}
+
+/// Work that is undone at its end.
+struct Undone(Box<dyn Work>);
+
+#[async_trait]
+impl Work for Undone {
+    async fn run(&mut self, tx: &mut dyn Tx) -> Result<(), Failure> {
+        self.0.run(tx).await?;
+        Err(away())
+    }
+
+    fn weight(&self) -> usize {
+        self.0.weight()
+    }
+}
+
 #[async_trait]
 impl Store for Faulty {
     async fn transact(
@@ -148,10 +185,11 @@ impl Store for Faulty {
     ) -> Result<(), Failure> {
         match self.fault(work.name()) {
             None => self.inner.transact(lane, session, work).await,
-            Some(Fault::Before | Fault::Exhausted) => Err(StoreError::Unavailable {
-                reason: "a planned fault".to_owned(),
+            Some(Fault::Before | Fault::Exhausted) => Err(away()),
+            Some(Fault::AtCommit) => {
+                let work = Box::new(Undone(work));
+                self.inner.transact(lane, session, work).await
             }
-            .into()),
             Some(Fault::Delay) => {
                 tokio::time::sleep(LATE).await;
                 let answer = self.inner.transact(lane, session, work).await;

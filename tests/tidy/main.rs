@@ -14,6 +14,8 @@ mod crates;
 mod documents;
 mod gate;
 mod layout;
+mod mutants;
+mod proofs;
 mod source;
 mod suites;
 mod wording;

@@ -88,10 +88,11 @@ impl Client {
             .await
     }
 
-    /// Cancels the session's active run.
+    /// Cancels the session's active run. Made again by itself only where the failed call can't have
+    /// had an effect: a second one would cancel the run that waited behind the first.
     pub async fn cancel_session(&self, id: SessionId) -> Result<CancelResponse> {
-        let call = Call::post(&["sessions", &id.to_string(), "cancel"]);
-        self.call(call.harmless()).await
+        self.call(Call::post(&["sessions", &id.to_string(), "cancel"]))
+            .await
     }
 
     /// Lets a queue go on that is held after an interrupted run.

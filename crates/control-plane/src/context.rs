@@ -142,10 +142,32 @@ impl<'a> Context<'a> {
     /// somebody else holds the session now or another live owner has it.
     pub(crate) async fn tend_run(&mut self, id: RunId) -> Result<Option<LockedRun>, Failure> {
         let locked = self.tx.lock_run_if_free(id).await?;
-        Ok(locked.filter(|locked| {
-            let (head, dead) = (&locked.head, self.is_dead(&locked.head));
-            owner::tend(head.owner.as_ref(), self.authority, dead, self.now).is_ok()
-        }))
+        Ok(locked.filter(|locked| self.tend(locked.head.clone()).is_ok()))
+    }
+
+    /// Locks a session for a write that is derived from its log and no decision of an owner's: nothing
+    /// is taken over, and the refusal says which live owner has it.
+    pub(crate) async fn tend_session(
+        &mut self,
+        namespace: &str,
+        id: SessionId,
+    ) -> Result<SessionHead, Failure> {
+        let locked = self.tx.lock_session(namespace, id).await?;
+        let head = locked.ok_or(Failure::NotFound(Target::Session))?.head;
+        self.tend(head)
+    }
+
+    /// The same for a run's session, which it waits for.
+    pub(crate) async fn tend_session_of(&mut self, id: RunId) -> Result<SessionHead, Failure> {
+        let locked = self.tx.lock_run(id).await?;
+        let head = locked.ok_or(Failure::NotFound(Target::Run))?.head;
+        self.tend(head)
+    }
+
+    fn tend(&self, head: SessionHead) -> Result<SessionHead, Failure> {
+        let dead = self.is_dead(&head);
+        owner::tend(head.owner.as_ref(), self.authority, dead, self.now)?;
+        Ok(head)
     }
 
     /// Locks a run's session, proves the authority over it, and checks the executor's claim in the

@@ -14,7 +14,7 @@ use tapedeck_domain::owner::Authority;
 use tapedeck_domain::{SessionId, Timing};
 use tapedeck_store::{Failure, Lane, Store, StoreError, Tx, Work};
 
-use crate::commands::mark_alive::MarkAlive;
+use crate::commands::mark_alive::{Alive, MarkAlive};
 use crate::commands::project_tape::{ProjectTape, TapeOf};
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -106,14 +106,28 @@ impl Executor {
     async fn note_outage(self: &Arc<Self>) -> Outcome<()> {
         let now = self.store.reader().now().await?.lease.0;
         if now.saturating_sub(self.alive_at.load(Ordering::Acquire)) > 2 * self.timing.sweep_ms {
-            let this = Arc::clone(self);
-            let task = self
-                .lifecycle
-                .spawn(async move { this.transact(MarkAlive).await });
-            task.await
-                .map_err(|error| StoreError::Internal(Box::new(error)))??;
+            self.mark_alive().await?;
         }
         Ok(())
+    }
+
+    /// Marks the deployment alive, and says so where that credits an outage.
+    pub(crate) async fn mark_alive(self: &Arc<Self>) -> Outcome<Alive> {
+        let this = Arc::clone(self);
+        let task = self
+            .lifecycle
+            .spawn(async move { this.transact(MarkAlive).await });
+        let alive = task
+            .await
+            .map_err(|error| StoreError::Internal(Box::new(error)))??;
+        if alive.credited_ms != 0 {
+            tracing::info!(
+                gap_ms = alive.credited_ms,
+                claims = alive.claims,
+                "sweep.outage_credited"
+            );
+        }
+        Ok(alive)
     }
 
     async fn transact<C: Command>(self: &Arc<Self>, command: C) -> Outcome<C::Output> {

@@ -1,10 +1,11 @@
 //! The sweep: recovers expired claims, ends overdue questions, keeps house (stores §2). It runs on
 //! every instance; each candidate is decided again in a transaction of its own, so one bad row never
-//! blocks the others.
+//! blocks the others. What another live owner has is left to it (rules R5).
 
 use std::time::Duration;
 
 use rand::RngExt;
+use tapedeck_domain::Rejection;
 use tapedeck_domain::id::RunKey;
 
 use crate::ControlPlane;
@@ -12,8 +13,8 @@ use crate::commands::expire_claim::ExpireClaim;
 use crate::commands::expire_interaction::ExpireInteraction;
 use crate::commands::keep_house::KeepHouse;
 use crate::commands::list_expired::ListExpired;
-use crate::commands::mark_alive::{Alive, MarkAlive};
-use crate::error::Outcome;
+use crate::commands::mark_alive::Alive;
+use crate::error::{Error, Outcome};
 use crate::retention::Retention;
 
 /// Candidates of a page.
@@ -55,7 +56,11 @@ pub async fn run(control: ControlPlane) {
         }
         match retention.pass(&control).await {
             Ok(folded) if folded.runs + folded.failed > 0 => {
-                tracing::info!(runs = folded.runs, failed = folded.failed, "retention.folded");
+                tracing::info!(
+                    runs = folded.runs,
+                    failed = folded.failed,
+                    "retention.folded"
+                );
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "retention.failed"),
@@ -65,15 +70,7 @@ pub async fn run(control: ControlPlane) {
 
 /// Marks the deployment alive, before any other command of a starting process (rules R6).
 pub async fn start(control: &ControlPlane) -> Outcome<Alive> {
-    let alive = control.inner.execute(MarkAlive).await?;
-    if alive.credited_ms != 0 {
-        tracing::info!(
-            gap_ms = alive.credited_ms,
-            claims = alive.claims,
-            "sweep.outage_credited"
-        );
-    }
-    Ok(alive)
+    control.inner.mark_alive().await
 }
 
 /// One pass.
@@ -92,7 +89,7 @@ pub async fn step(control: &ControlPlane) -> Outcome<Swept> {
             after_run = *key;
             match control.inner.execute(ExpireClaim { run_id: *run_id }).await {
                 Ok(true) => swept.claims += 1,
-                Ok(false) => {}
+                Ok(false) | Err(Error::Rejected(Rejection::OwnedElsewhere { .. })) => {}
                 Err(error) => {
                     swept.failed += 1;
                     tracing::warn!(%run_id, %error, "sweep.claim_failed");
@@ -106,7 +103,7 @@ pub async fn step(control: &ControlPlane) -> Outcome<Swept> {
             };
             match control.inner.execute(command).await {
                 Ok(true) => swept.interactions += 1,
-                Ok(false) => {}
+                Ok(false) | Err(Error::Rejected(Rejection::OwnedElsewhere { .. })) => {}
                 Err(error) => {
                     swept.failed += 1;
                     tracing::warn!(%interaction_id, %error, "sweep.interaction_failed");

@@ -1,4 +1,5 @@
-//! Agents' processes, with real trees of real processes: whatever ends, nothing may be left.
+//! Agents' processes, with real trees of real processes: whatever ends, nothing may be left (rules
+//! R13).
 
 #![expect(
     clippy::unwrap_used,

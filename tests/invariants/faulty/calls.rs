@@ -84,7 +84,9 @@ impl Scene {
             Call::Resume | Call::Capture | Call::Fork => scene.past(t).await,
             Call::Restore => {
                 scene.past(t).await;
-                let captured = t.control.capture_checkpoint(NAMESPACE, scene.session, None, None);
+                let captured = t
+                    .control
+                    .capture_checkpoint(NAMESPACE, scene.session, None, None);
                 scene.checkpoint = Some(captured.await.unwrap().checkpoint_id);
                 scene.past(t).await;
             }
@@ -213,13 +215,8 @@ impl Scene {
             }
             Call::Fork => {
                 let title = Some("fork".to_owned());
-                let forked = control.fork_session(
-                    NAMESPACE,
-                    session,
-                    ForkPoint::Head,
-                    title,
-                    key("fork"),
-                );
+                let forked =
+                    control.fork_session(NAMESPACE, session, ForkPoint::Head, title, key("fork"));
                 forked.await?.session.session_id.to_string()
             }
         })

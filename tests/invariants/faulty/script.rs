@@ -109,7 +109,9 @@ impl Script {
         let control = &self.t.control;
         let create = async || {
             let settings = SessionSettings::default();
-            control.create_session(NAMESPACE, settings, key.clone()).await
+            control
+                .create_session(NAMESPACE, settings, key.clone())
+                .await
         };
         let session = get(create).await.session.session_id;
         self.sessions.push(session);
@@ -122,7 +124,12 @@ impl Script {
             ..SettingsPatch::default()
         };
         let control = &self.t.control;
-        get(async || control.configure_session(NAMESPACE, session, patch.clone()).await).await;
+        get(async || {
+            control
+                .configure_session(NAMESPACE, session, patch.clone())
+                .await
+        })
+        .await;
     }
 
     async fn prompt(&mut self, session: SessionId, on_active: OnActive) -> Admitted {
@@ -193,7 +200,12 @@ impl Script {
         };
         let id = asked.interaction_id;
         let control = &self.t.control;
-        get(async || control.resolve(NAMESPACE, id, answer.clone(), "client:test").await).await;
+        get(async || {
+            control
+                .resolve(NAMESPACE, id, answer.clone(), "client:test")
+                .await
+        })
+        .await;
         let answered = get(async || self.t.ask(&claim, "question").await).await;
         assert_eq!(answered.status, InteractionStatus::Approved);
         get(async || {
@@ -220,7 +232,9 @@ impl Script {
         let key = self.key("capture");
         let control = &self.t.control;
         let captured = get(async || {
-            control.capture_checkpoint(NAMESPACE, session, None, key.clone()).await
+            control
+                .capture_checkpoint(NAMESPACE, session, None, key.clone())
+                .await
         });
         captured.await.checkpoint_id
     }
@@ -282,9 +296,10 @@ impl Script {
             proof: claim.proof.clone(),
         };
         let control = &self.t.control;
-        done(async || control.release_run(proof()).await, |error| {
-            matches!(error, Error::Rejected(Rejection::ClaimLost))
-        })
+        done(
+            async || control.release_run(proof()).await,
+            |error| matches!(error, Error::Rejected(Rejection::ClaimLost)),
+        )
         .await;
         let claim = self.claim(session).await;
         self.say(&claim, "lost").await;
@@ -295,11 +310,17 @@ impl Script {
     async fn restore_and_fork(&mut self, session: SessionId, kept: CheckpointId) {
         let (restore, fork) = (self.key("restore"), self.key("fork"));
         let control = &self.t.control;
-        get(async || control.restore_session(NAMESPACE, session, kept, restore.clone()).await)
-            .await;
+        get(async || {
+            control
+                .restore_session(NAMESPACE, session, kept, restore.clone())
+                .await
+        })
+        .await;
         let fork = get(async || {
             let point = ForkPoint::Checkpoint(kept);
-            control.fork_session(NAMESPACE, session, point, None, fork.clone()).await
+            control
+                .fork_session(NAMESPACE, session, point, None, fork.clone())
+                .await
         });
         let fork = fork.await.session.session_id;
         self.sessions.push(fork);
@@ -387,7 +408,10 @@ impl Script {
             seen.push(format!("{:?}", session.summary));
             seen.push(format!("{:?} {:?}", session.settings, session.closed_at));
             let epoch = head.owner.map(|owner| owner.epoch);
-            seen.push(format!("{} {} {epoch:?}", head.head_seq, head.projection_epoch));
+            seen.push(format!(
+                "{} {} {epoch:?}",
+                head.head_seq, head.projection_epoch
+            ));
             let log = self.t.log(*session_id).await;
             seen.extend(log.iter().map(|event| format!("{event:?}")));
             let filter = RunFilter {
@@ -403,12 +427,19 @@ impl Script {
             seen.extend(tape.iter().map(|entry| format!("{entry:?}")));
             let checkpoints = control.checkpoints(NAMESPACE, *session_id, true, page());
             let checkpoints = checkpoints.await.unwrap().items;
-            seen.extend(checkpoints.iter().map(|checkpoint| format!("{checkpoint:?}")));
+            seen.extend(
+                checkpoints
+                    .iter()
+                    .map(|checkpoint| format!("{checkpoint:?}")),
+            );
             let filter = InteractionFilter {
                 session_id: Some(*session_id),
                 ..InteractionFilter::default()
             };
-            let questions = control.interactions(NAMESPACE, &filter, page()).await.unwrap();
+            let questions = control
+                .interactions(NAMESPACE, &filter, page())
+                .await
+                .unwrap();
             for mut question in questions.items {
                 question.run_key = RunKey(0);
                 seen.push(format!("{question:?}"));

@@ -6,8 +6,8 @@ use std::fmt::Debug;
 
 use tapedeck_control_plane::{Error, PageRequest, RunFilter, TapeFilter};
 use tapedeck_domain::owner::Owner;
-use tapedeck_store::{AuditRequest, Check};
 use tapedeck_store::read::InteractionFilter;
+use tapedeck_store::{AuditRequest, Check};
 
 use super::Step;
 use super::expected::{Expected, OwnerName, SWEEP, Seen};
@@ -85,7 +85,8 @@ impl Drive {
         let other = first.shared();
         self.processes.push(TestControl::over(second).await);
         self.model.note(1);
-        self.processes.push(TestControl::owned_by(other, OTHER).await);
+        self.processes
+            .push(TestControl::owned_by(other, OTHER).await);
         self.model.note(2);
     }
 
@@ -95,7 +96,9 @@ impl Drive {
         for process in processes {
             let lifecycle = process.control.lifecycle().clone();
             lifecycle.finish(std::time::Duration::from_secs(5)).await;
-            if first.store.kind != Kind::Sqlite && process.control.authority() == first.control.authority() {
+            if first.store.kind != Kind::Sqlite
+                && process.control.authority() == first.control.authority()
+            {
                 process.store.store.close().await;
             }
         }
@@ -164,7 +167,12 @@ impl Drive {
                 head_seq: head.head_seq,
                 closed: session.closed_at.is_some(),
                 policy: session.settings.approval_policy,
-                owner: if owner.owner_id == OTHER { OTHER } else { DEPLOYMENT }.to_owned(),
+                owner: if owner.owner_id == OTHER {
+                    OTHER
+                } else {
+                    DEPLOYMENT
+                }
+                .to_owned(),
             };
             same(&format!("session {at}"), &seen, &self.model.seen(at))?;
             self.take_owner(at, &owner, lets_go)?;
@@ -175,15 +183,21 @@ impl Drive {
     /// Leases are read, not predicted; but an epoch rises only with a lapse, and no lease shortens.
     fn take_owner(&mut self, at: usize, owner: &Owner, lets_go: bool) -> Went {
         let session = &mut self.model.sessions[at];
-        let known = session.owned_until.is_some_and(|until| until > self.model.now);
+        let known = session
+            .owned_until
+            .is_some_and(|until| until > self.model.now);
         let until = owner.expires_at.map(|at| at.0);
         let (epoch, before) = (owner.epoch.0, session.epoch);
         if epoch != before && (known || epoch != before + 1) {
-            return Err(format!("session {at}: epoch {before} became {epoch}, live: {known}"));
+            return Err(format!(
+                "session {at}: epoch {before} became {epoch}, live: {known}"
+            ));
         }
         if until < session.owned_until && !lets_go {
             let before = session.owned_until;
-            return Err(format!("session {at}: the owner's lease went from {before:?} to {until:?}"));
+            return Err(format!(
+                "session {at}: the owner's lease went from {before:?} to {until:?}"
+            ));
         }
         (session.epoch, session.owned_until) = (epoch, until);
         Ok(())
@@ -199,15 +213,27 @@ impl Drive {
             }
         }
         let t = &self.processes[0];
-        let page = |limit| PageRequest { before: None, limit };
+        let page = |limit| PageRequest {
+            before: None,
+            limit,
+        };
         let all = InteractionFilter::default();
         let found = t.control.interactions(NAMESPACE, &all, page(200)).await;
-        let found: BTreeMap<_, _> = found.map_err(shown)?.items.into_iter()
-            .map(|question| (question.interaction_id, question.status)).collect();
+        let found: BTreeMap<_, _> = found
+            .map_err(shown)?
+            .items
+            .into_iter()
+            .map(|question| (question.interaction_id, question.status))
+            .collect();
         let there = |run: usize| !self.model.sessions[self.model.runs[run].session].deleted;
-        let expected = self.model.questions.iter().filter(|question| there(question.run));
-        let expected: BTreeMap<_, _> =
-            expected.map(|question| (question.id, question.status)).collect();
+        let expected = self
+            .model
+            .questions
+            .iter()
+            .filter(|question| there(question.run));
+        let expected: BTreeMap<_, _> = expected
+            .map(|question| (question.id, question.status))
+            .collect();
         if expected.len() < 200 {
             same("questions", &found, &expected)?;
         }
@@ -215,7 +241,11 @@ impl Drive {
             if self.model.sessions[checkpoint.session].deleted {
                 continue;
             }
-            let found = t.control.checkpoint(NAMESPACE, checkpoint.id).await.map_err(shown)?;
+            let found = t
+                .control
+                .checkpoint(NAMESPACE, checkpoint.id)
+                .await
+                .map_err(shown)?;
             let seen = (
                 found.session_seq,
                 found.tape_position,
@@ -238,7 +268,13 @@ impl Drive {
             .collect();
         let events = expected.log.iter().zip(1..);
         let events: Vec<_> = events
-            .map(|(ev, seq)| (seq, ev.kind.to_owned(), ev.run.map(|run| self.model.runs[run].id)))
+            .map(|(ev, seq)| {
+                (
+                    seq,
+                    ev.kind.to_owned(),
+                    ev.run.map(|run| self.model.runs[run].id),
+                )
+            })
             .collect();
         same(&format!("the log of session {at}"), &log, &events)
     }
@@ -252,7 +288,10 @@ impl Drive {
             before: None,
             limit: 200,
         };
-        let found = self.processes[0].control.runs(NAMESPACE, filter, page).await;
+        let found = self.processes[0]
+            .control
+            .runs(NAMESPACE, filter, page)
+            .await;
         let mut found: Vec<_> = found
             .map_err(shown)?
             .items
@@ -260,7 +299,13 @@ impl Drive {
             .map(|run| {
                 let superseded = run.superseded_at.is_some();
                 let number = (run.attempt, run.settled_seq);
-                (run.run_id, run.status, number, superseded, run.parent_run_id)
+                (
+                    run.run_id,
+                    run.status,
+                    number,
+                    superseded,
+                    run.parent_run_id,
+                )
             })
             .collect();
         let runs = self.model.runs.iter().filter(|run| run.session == at);
@@ -289,7 +334,11 @@ impl Drive {
         let owner = self.model.sessions[at].owner;
         let via = if owner == OTHER { 2 } else { 0 };
         self.model.note(via);
-        let tape = self.processes[via].control.tape(NAMESPACE, filter).await.map_err(shown)?;
+        let tape = self.processes[via]
+            .control
+            .tape(NAMESPACE, filter)
+            .await
+            .map_err(shown)?;
         let kinds: Vec<_> = tape.iter().map(|entry| entry.kind.as_str()).collect();
         let expected = self.model.sessions[at].tape.active();
         same(&format!("the tape of session {at}"), &kinds, &expected)
@@ -327,20 +376,27 @@ impl Drive {
             for _ in 0..200 {
                 let summary = t.view(session.id).await.session.summary;
                 if summary.queue_held {
-                    t.control.continue_queue(NAMESPACE, session.id).await.map_err(shown)?;
+                    t.control
+                        .continue_queue(NAMESPACE, session.id)
+                        .await
+                        .map_err(shown)?;
                     continue;
                 }
                 if summary.active_run_id.is_none() && summary.queued_runs == 0 {
                     break;
                 }
-                let mut command = crate::control::claim_request("late", &t.control.new_id().to_string());
+                let mut command =
+                    crate::control::claim_request("late", &t.control.new_id().to_string());
                 command.session_id = Some(session.id);
                 let claim = t.claim_as(command).await;
-                let claim = claim.map_err(|error| format!("session {at} is stuck: {error}, {summary:?}"))?;
+                let claim = claim
+                    .map_err(|error| format!("session {at} is stuck: {error}, {summary:?}"))?;
                 t.complete(&claim).await;
             }
             if !session.closed {
-                let prompted = t.try_prompt(session.id, tapedeck_domain::admit::OnActive::Reject).await;
+                let prompted = t
+                    .try_prompt(session.id, tapedeck_domain::admit::OnActive::Reject)
+                    .await;
                 prompted.map_err(|error| format!("session {at} takes no prompt: {error}"))?;
             }
         }
@@ -369,6 +425,8 @@ pub(super) fn same<T: PartialEq + Debug>(what: &str, found: &T, expected: &T) ->
     if found == expected {
         Ok(())
     } else {
-        Err(format!("{what}:\n  found    {found:?}\n  expected {expected:?}"))
+        Err(format!(
+            "{what}:\n  found    {found:?}\n  expected {expected:?}"
+        ))
     }
 }

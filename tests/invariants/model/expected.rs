@@ -200,8 +200,11 @@ impl Expected {
             session.owned_until.iter_mut().for_each(shift);
         }
         for run in &mut self.runs {
-            shift(&mut run.ready_at);
-            let Some(lease) = &mut run.lease else { continue };
+            // A back-off ends with the gap.
+            run.ready_at = run.ready_at.min(alive + gap);
+            let Some(lease) = &mut run.lease else {
+                continue;
+            };
             if lease.until > alive {
                 lease.until += gap;
                 run.deadline.iter_mut().for_each(|at| *at += gap);
@@ -361,7 +364,9 @@ impl Expected {
         let pending = active.map_or(0, |run| self.pending(run).len());
         let (status, turn_status) = self.status(session, active, latest, pending);
         let checkpoints = self.active_checkpoints(session);
-        let newest_checkpoint = checkpoints.iter().max_by_key(|at| (self.checkpoints[**at].seq, **at));
+        let newest_checkpoint = checkpoints
+            .iter()
+            .max_by_key(|at| (self.checkpoints[**at].seq, **at));
         let interrupted = self.newest(session, |run| run.status == RunStatus::Interrupted);
         Seen {
             status,
@@ -396,9 +401,7 @@ impl Expected {
         let found = &self.sessions[session];
         match active.map(|run| self.runs[run].status) {
             Some(RunStatus::Cancelling) => (SessionStatus::Running, TurnStatus::Cancelling),
-            Some(_) if pending > 0 => {
-                (SessionStatus::WaitingApproval, TurnStatus::WaitingApproval)
-            }
+            Some(_) if pending > 0 => (SessionStatus::WaitingApproval, TurnStatus::WaitingApproval),
             Some(RunStatus::Requested) => (SessionStatus::Running, TurnStatus::Queued),
             Some(_) => (SessionStatus::Running, TurnStatus::Running),
             None if found.closed => (SessionStatus::Closed, TurnStatus::Idle),
@@ -411,7 +414,14 @@ impl Expected {
                     _ => SessionStatus::Created,
                 };
                 let waits = !found.queue.is_empty();
-                (status, if waits { TurnStatus::Queued } else { TurnStatus::Idle })
+                (
+                    status,
+                    if waits {
+                        TurnStatus::Queued
+                    } else {
+                        TurnStatus::Idle
+                    },
+                )
             }
         }
     }
@@ -503,7 +513,11 @@ impl Expected {
         self.runs.push(Run {
             id,
             session,
-            status: if queued { RunStatus::Queued } else { RunStatus::Requested },
+            status: if queued {
+                RunStatus::Queued
+            } else {
+                RunStatus::Requested
+            },
             attempt: 0,
             used: 0,
             unacknowledged: 0,

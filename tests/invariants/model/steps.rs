@@ -2,24 +2,19 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
-use tapedeck_control_plane::commands::append_events::AppendEvents;
-use tapedeck_control_plane::commands::append_tape::AppendTape;
+use serde_json::{Map, json};
 use tapedeck_control_plane::commands::configure_session::SettingsPatch;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_control_plane::{Error, Outcome};
-use tapedeck_domain::TapeEntryId;
 use tapedeck_domain::admit::OnActive;
-use tapedeck_domain::append::Uploaded;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::interaction::Scope;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{ApprovalPolicy, SessionSettings};
 use tapedeck_domain::settle::{Ending, RunEnd};
-use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 
 use super::Step;
 use super::drive::{Drive, Went, named, same};
@@ -31,33 +26,8 @@ const SESSIONS: usize = 4;
 const EXECUTORS: u8 = 3;
 const TOOLS: [&str; 2] = ["shell", "browser"];
 
-/// What an upload of these numbers is: its kind, its tool call and its data.
-fn upload(content: u8, shape: u8) -> (&'static str, Option<u8>, Value) {
-    let call = content % 2;
-    let id = format!("call-{call}");
-    match shape {
-        0 | 1 => ("StreamDelta", None, json!({"content": content.to_string()})),
-        2 => (
-            "ToolCallDelta",
-            Some(call),
-            json!({"call_id": id, "tool_name": "t", "arguments": {"n": content}}),
-        ),
-        3 => (
-            "ToolResultDelta",
-            Some(call),
-            json!({"call_id": id, "display_result": content.to_string(), "is_error": false}),
-        ),
-        4 => (
-            "ToolCallEnd",
-            Some(call),
-            json!({"call_id": id, "status": "completed", "n": content}),
-        ),
-        _ => ("TurnBegin", None, json!({"n": content})),
-    }
-}
-
 /// Compares an answer with the model's; gives whether it was accepted.
-fn judge<R, E>(
+pub(super) fn judge<R, E>(
     real: Outcome<R>,
     expected: Answer<E>,
     compare: impl FnOnce(R, &E) -> Went,
@@ -81,34 +51,24 @@ fn pick(number: u8, of: usize) -> Option<usize> {
 }
 
 impl Drive {
-    fn t(&self, via: usize) -> &TestControl {
+    pub(super) fn t(&self, via: usize) -> &TestControl {
         &self.processes[via]
     }
 
-    fn expect<T>(
+    pub(super) fn expect<T>(
         &mut self,
         via: usize,
         command: impl FnOnce(&mut Expected) -> Answer<T>,
     ) -> Answer<T> {
-        self.model.attempt(via, command)
-    }
-
-    /// What a use case does whose tape catches up first, in a transaction of its own.
-    fn expect_after_tape<T>(
-        &mut self,
-        via: usize,
-        session: usize,
-        command: impl FnOnce(&mut Expected) -> Answer<T>,
-    ) -> Answer<T> {
-        let me = Self::owner(via);
-        self.model.attempt(via, |model| model.own(session, me))?;
         self.model.attempt(via, command)
     }
 
     /// Mostly a session that is there.
     fn session(&self, number: u8) -> usize {
         let sessions = &self.model.sessions;
-        let there: Vec<_> = (0..sessions.len()).filter(|at| !sessions[*at].deleted).collect();
+        let there: Vec<_> = (0..sessions.len())
+            .filter(|at| !sessions[*at].deleted)
+            .collect();
         let any = pick(number / 16, sessions.len()).unwrap();
         if number % 16 == 0 {
             return any;
@@ -120,7 +80,9 @@ impl Drive {
     fn waiting_session(&self, via: usize, number: u8) -> usize {
         let me = Self::owner(via);
         let all = 0..self.model.sessions.len();
-        let waiting: Vec<_> = all.filter(|at| self.model.claimable(*at, me).is_some()).collect();
+        let waiting: Vec<_> = all
+            .filter(|at| self.model.claimable(*at, me).is_some())
+            .collect();
         match pick(number / 4, waiting.len()) {
             Some(at) if number % 4 != 0 => waiting[at],
             Some(_) | None => self.session(number),
@@ -167,10 +129,11 @@ impl Drive {
             return self.create(via, ApprovalPolicy::Interactive, 1).await;
         }
         match *step {
-            Step::Create { policy, max_attempts } => self.create(via, policy, max_attempts).await,
-            Step::Title { session, title } => {
-                self.configure(via, session, Some(title), None).await
-            }
+            Step::Create {
+                policy,
+                max_attempts,
+            } => self.create(via, policy, max_attempts).await,
+            Step::Title { session, title } => self.configure(via, session, Some(title), None).await,
             Step::Policy { session, policy } => {
                 self.configure(via, session, None, Some(policy)).await
             }
@@ -182,7 +145,10 @@ impl Drive {
                 self.claim_run(via, executor, Some(session)).await
             }
             Step::Capture { session } => self.capture(via, session).await,
-            Step::Fork { session, checkpoint } => self.fork(via, session, checkpoint).await,
+            Step::Fork {
+                session,
+                checkpoint,
+            } => self.fork(via, session, checkpoint).await,
             Step::Sweep => self.sweep(via).await,
             Step::Pass { ms } => {
                 self.pass(ms).await;
@@ -217,15 +183,21 @@ impl Drive {
                 Some(claim) => self.of_claim(via, claim, step).await,
                 None => self.claim_run(via, 0, None).await,
             },
-            Step::Answer { question, approved, for_session } => {
-                self.answer(via, question, approved, for_session).await
-            }
+            Step::Answer {
+                question,
+                approved,
+                for_session,
+            } => self.answer(via, question, approved, for_session).await,
             Step::CancelRun { run } => self.cancel_run(via, run).await,
         }
     }
 
     async fn create(&mut self, via: usize, policy: ApprovalPolicy, attempts: u32) -> Went {
-        let there = self.model.sessions.iter().filter(|session| !session.deleted);
+        let there = self
+            .model
+            .sessions
+            .iter()
+            .filter(|session| !session.deleted);
         if there.count() >= SESSIONS {
             return Ok(());
         }
@@ -257,7 +229,11 @@ impl Drive {
         };
         let me = Self::owner(via);
         let expected = self.expect(via, |model| model.configure(at, me, title, policy));
-        let real = self.t(via).control.configure_session(NAMESPACE, id, patch).await;
+        let real = self
+            .t(via)
+            .control
+            .configure_session(NAMESPACE, id, patch)
+            .await;
         judge(real, expected, |_, ()| Ok(())).map(drop)
     }
 
@@ -278,7 +254,7 @@ impl Drive {
         let at = self.session(session);
         let id = self.model.sessions[at].id;
         let me = Self::owner(via);
-        let expected = self.expect_after_tape(via, at, |model| model.resume(at, me));
+        let expected = self.expect(via, |model| model.resume(at, me));
         let real = self.t(via).resume(id).await;
         let model = &mut self.model;
         let judged = judge(real, expected, |real, run| {
@@ -314,7 +290,9 @@ impl Drive {
         command.session_id = of.map(|session| self.model.sessions[session].id);
         match self.t(via).claim_as(command).await {
             Ok(claim) => {
-                let run = may.iter().find(|run| self.model.runs[**run].id == claim.run_id());
+                let run = may
+                    .iter()
+                    .find(|run| self.model.runs[**run].id == claim.run_id());
                 let run = run.ok_or_else(|| format!("{} was not to be had", claim.run_id()))?;
                 let attempt = self.model.claim(*run, executor);
                 self.claims.push((claim.clone(), request));
@@ -331,7 +309,7 @@ impl Drive {
         let at = self.session(session);
         let id = self.model.sessions[at].id;
         let me = Self::owner(via);
-        let expected = self.expect_after_tape(via, at, |model| model.capture(at, me));
+        let expected = self.expect(via, |model| model.capture(at, me));
         let control = &self.processes[via].control;
         let real = control.capture_checkpoint(NAMESPACE, id, None, None).await;
         let model = &mut self.model;
@@ -344,7 +322,11 @@ impl Drive {
 
     async fn fork(&mut self, via: usize, session: u8, checkpoint: Option<u8>) -> Went {
         let at = self.session(session);
-        let there = self.model.sessions.iter().filter(|session| !session.deleted);
+        let there = self
+            .model
+            .sessions
+            .iter()
+            .filter(|session| !session.deleted);
         if there.count() >= SESSIONS {
             return Ok(());
         }
@@ -360,7 +342,7 @@ impl Drive {
             ForkPoint::Checkpoint(self.model.checkpoints[checkpoint].id)
         });
         let me = Self::owner(via);
-        let expected = self.expect_after_tape(via, at, |model| model.fork(at, me, from));
+        let expected = self.expect(via, |model| model.fork(at, me, from));
         let control = &self.processes[via].control;
         let real = control.fork_session(NAMESPACE, id, point, None, None).await;
         let model = &mut self.model;
@@ -439,8 +421,10 @@ impl Drive {
             Step::Repair { .. } => {
                 let expected = self.expect(via, |model| model.repair(at));
                 let real = control.repair_session(NAMESPACE, id, "test").await;
-                judge(real, expected, |changed, ()| same("repaired", &changed, &Vec::new()))
-                    .map(drop)
+                judge(real, expected, |changed, ()| {
+                    same("repaired", &changed, &Vec::new())
+                })
+                .map(drop)
             }
             Step::DeleteCheckpoint { checkpoint, .. } => {
                 let Some(checkpoint) = self.checkpoint(at, checkpoint) else {
@@ -457,8 +441,7 @@ impl Drive {
                     return Ok(());
                 };
                 let target = self.model.checkpoints[checkpoint].id;
-                let expected = self
-                    .expect_after_tape(via, at, |model| model.restore(at, me, checkpoint));
+                let expected = self.expect(via, |model| model.restore(at, me, checkpoint));
                 let real = control.restore_session(NAMESPACE, id, target, None).await;
                 judge(real, expected, |_, ()| Ok(())).map(drop)
             }
@@ -489,13 +472,13 @@ impl Drive {
             Step::Beat { .. } => {
                 let expected = self.expect(via, |model| model.beat(claim, me));
                 let real = self.t(via).beat(&held).await;
-                judge(real, expected, |real, status| same("status", &real.status, status))
-                    .map(drop)
+                judge(real, expected, |real, status| {
+                    same("status", &real.status, status)
+                })
+                .map(drop)
             }
             Step::Append { ref uploads, .. } => self.append(via, claim, uploads).await,
-            Step::OwnTape { entry, content, .. } => {
-                self.own_tape(via, claim, entry, content).await
-            }
+            Step::OwnTape { entry, content, .. } => self.own_tape(via, claim, entry, content).await,
             Step::Snapshot { .. } => {
                 let command = SaveSnapshot {
                     proof: held.proof,
@@ -505,15 +488,24 @@ impl Drive {
                 };
                 let expected = self.expect(via, |model| model.snapshot(claim, me));
                 let real = control.save_snapshot(command).await;
-                judge(real, expected, |facts, ()| same("messages", &facts.message_count, &1))
-                    .map(drop)
+                judge(real, expected, |facts, ()| {
+                    same("messages", &facts.message_count, &1)
+                })
+                .map(drop)
             }
-            Step::Ask { request, tool, short, .. } => {
+            Step::Ask {
+                request,
+                tool,
+                short,
+                ..
+            } => {
                 // One tool in four is another than before, under the same id.
                 let tool = u8::from(tool == 7);
                 let seconds: u8 = if short { 20 } else { 200 };
                 let name = format!("question-{request}");
-                let mut ask = self.t(via).ask_command(&held, &name, TOOLS[usize::from(tool)]);
+                let mut ask = self
+                    .t(via)
+                    .ask_command(&held, &name, TOOLS[usize::from(tool)]);
                 ask.question.timeout_seconds = u32::from(seconds);
                 let asked = (request, tool, i64::from(seconds));
                 let expected = self.expect(via, |model| model.ask(claim, me, asked));
@@ -525,11 +517,17 @@ impl Drive {
                         question.id = real.interaction_id;
                     }
                     let (found, expected) = (real.interaction_id, question.id);
-                    same("question", &(found, real.status), &(expected, question.status))
+                    same(
+                        "question",
+                        &(found, real.status),
+                        &(expected, question.status),
+                    )
                 };
                 judge(real, expected, compare).map(drop)
             }
-            Step::Complete { ending, miscount, .. } => {
+            Step::Complete {
+                ending, miscount, ..
+            } => {
                 let counted = miscount.then_some(99);
                 let end = RunEnd {
                     ending,
@@ -546,93 +544,26 @@ impl Drive {
                     tape_id: None,
                     tape: None,
                 };
-                let expected =
-                    self.expect(via, |model| model.complete(claim, me, ending, counted));
+                let expected = self.expect(via, |model| model.complete(claim, me, ending, counted));
                 let real = control.settle_run(command).await;
-                judge(real, expected, |real, status| same("status", &real.status, status))
-                    .map(drop)
+                judge(real, expected, |real, status| {
+                    same("status", &real.status, status)
+                })
+                .map(drop)
             }
             Step::Release { .. } => {
                 let expected = self.expect(via, |model| model.release(claim, me));
                 let real = control.release_run(ReleaseRun { proof: held.proof }).await;
-                judge(real, expected, |real, status| same("status", &real.status, status))
-                    .map(drop)
+                judge(real, expected, |real, status| {
+                    same("status", &real.status, status)
+                })
+                .map(drop)
             }
             _ => unreachable!("{step:?} is no step of a claim"),
         }
     }
 
-    async fn append(&mut self, via: usize, claim: usize, uploads: &[(u8, u8, u8)]) -> Went {
-        let me = Self::owner(via);
-        let held = self.claims[claim].0.clone();
-        let known = &self.model.runs[self.model.claims[claim].run].uploads;
-        let mut batch = Vec::new();
-        let mut expected: Vec<(u8, u8, &str, Option<u8>)> = Vec::new();
-        for (id, content, shape) in uploads {
-            if expected.iter().any(|(sent, ..)| sent == id) {
-                continue;
-            }
-            // What was sent before mostly comes again as it was, shape and all.
-            let mut packed = content * 8 + shape;
-            if let Some((stored, _)) = known.get(id)
-                && *content % 4 != 3
-            {
-                packed = *stored;
-            }
-            let (kind, call, data) = upload(packed / 8, packed % 8);
-            let name = format!("event-{id}");
-            let checked = Uploaded::check(0, name, kind.to_owned(), &data, None);
-            batch.push(checked.map_err(|error| format!("{error:?}"))?);
-            expected.push((*id, packed, kind, call));
-        }
-        let expected = self.expect(via, |model| model.append(claim, me, &expected));
-        let command = AppendEvents {
-            proof: held.proof,
-            batch,
-        };
-        let real = self.t(via).control.append_events(command).await;
-        let compare = |real: tapedeck_control_plane::commands::append_events::Recorded,
-                       expected: &Vec<u64>| {
-            let numbers = real.into_iter().flatten().map(|record| record.session_seq);
-            same("numbers", &numbers.collect(), expected)
-        };
-        judge(real, expected, compare).map(drop)
-    }
-
-    async fn own_tape(&mut self, via: usize, claim: usize, entry: u8, content: u8) -> Went {
-        let me = Self::owner(via);
-        let held = self.claims[claim].0.clone();
-        let run = held.run_id();
-        let content = content / 6;
-        // The run's own id, with another end.
-        let mut id = run.to_string();
-        id.replace_range(id.len() - 2.., &format!("{entry:02x}"));
-        let id: TapeEntryId = id.parse().map_err(|error| format!("{error:?}"))?;
-        let upload = UploadedEntry {
-            entry_id: Some(id),
-            kind: "assistant_message".to_owned(),
-            payload: json!({"text": content}),
-            meta: None,
-            anchor_type: None,
-        };
-        let batch = EntryBatch::check(run, vec![upload]).map_err(|error| error.to_string())?;
-        let command = AppendTape {
-            proof: held.proof,
-            batch,
-            weight: 100,
-        };
-        let expected = self.expect(via, |model| model.append_tape(claim, me, entry, content));
-        let real = self.t(via).control.append_tape(command).await;
-        judge(real, expected, |_, ()| Ok(())).map(drop)
-    }
-
-    async fn answer(
-        &mut self,
-        via: usize,
-        number: u8,
-        approved: bool,
-        for_session: bool,
-    ) -> Went {
+    async fn answer(&mut self, via: usize, number: u8, approved: bool, for_session: bool) -> Went {
         // Mostly one of the newest.
         let count = self.model.questions.len();
         let Some(back) = pick(number, count.min(3)) else {
@@ -640,7 +571,11 @@ impl Drive {
         };
         let at = count - 1 - back;
         let id = self.model.questions[at].id;
-        let scope = if for_session { Scope::Session } else { Scope::Once };
+        let scope = if for_session {
+            Scope::Session
+        } else {
+            Scope::Once
+        };
         let me = Self::owner(via);
         let session = self.model.runs[self.model.questions[at].run].session;
         let expected = if self.model.sessions[session].deleted {
@@ -650,7 +585,10 @@ impl Drive {
             self.expect(via, |model| model.resolve(at, me, (approved, for_session)))
         };
         let real = self.t(via).answer_in_scope(id, approved, scope).await;
-        judge(real, expected, |real, status| same("status", &real.status, status)).map(drop)
+        judge(real, expected, |real, status| {
+            same("status", &real.status, status)
+        })
+        .map(drop)
     }
 
     async fn cancel_run(&mut self, via: usize, number: u8) -> Went {
@@ -668,9 +606,14 @@ impl Drive {
         } else {
             self.expect(via, |model| model.cancel_run(run, me))
         };
-        let real: Result<_, Error> =
-            self.t(via).control.cancel_run(NAMESPACE, id, "client").await;
-        judge(real, expected, |real, status| same("status", &real.status, &Some(*status)))
-            .map(drop)
+        let real: Result<_, Error> = self
+            .t(via)
+            .control
+            .cancel_run(NAMESPACE, id, "client")
+            .await;
+        judge(real, expected, |real, status| {
+            same("status", &real.status, &Some(*status))
+        })
+        .map(drop)
     }
 }

@@ -83,7 +83,9 @@ impl Tape {
                 self.closed.clear();
                 ev.run.map(|run| self.left_to_executor.remove(&run));
             }
-            _ if ev.run.is_some_and(|run| self.left_to_executor.contains(&run)) => {}
+            _ if ev
+                .run
+                .is_some_and(|run| self.left_to_executor.contains(&run)) => {}
             ("StreamDelta", _) => {
                 if self.text != ev.run {
                     self.close_text();
@@ -187,7 +189,8 @@ impl Tape {
         let ends = |entry: &&Entry| !entry.gone && entry.kind == "run_end";
         let ends = || self.entries.iter().rev().filter(ends);
         let own = ends().find(|entry| !entry.inherited);
-        own.or_else(|| ends().next()).map_or(0, |entry| entry.position)
+        own.or_else(|| ends().next())
+            .map_or(0, |entry| entry.position)
     }
 
     /// The tape of a fork that begins here.

@@ -128,6 +128,16 @@ async fn a_call_that_could_run_twice_is_made_again_only_without_effect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lost_cancel_of_whatever_is_active_is_not_made_again() {
+    // A second one would find the run that waited behind the first.
+    let session = "01890000-0000-7000-8000-000000000001".parse().unwrap();
+    let (client, log) = scripted([Answer::Lost]);
+    let error = client.cancel_session(session).await.unwrap_err();
+    assert!(matches!(error, Error::Transport { sent: true, .. }));
+    assert_eq!(log.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn retry_after_is_honoured_and_a_long_one_ends_the_tries() {
     let wait = |ms| {
         let problem = Problem::new(ErrorCode::Overloaded, "later").retry_after_ms(ms);

@@ -1,4 +1,5 @@
-//! Moves a session's tape one bounded step along its log (rules R19).
+//! Moves a session's tape one bounded step along its log (rules R19). Readers ask for it too, so it
+//! takes nothing over.
 
 use async_trait::async_trait;
 use tapedeck_domain::{RunId, SessionId};
@@ -39,12 +40,11 @@ impl Command for ProjectTape {
     async fn apply(&self, context: &mut Context<'_>) -> Result<bool, Failure> {
         let head = match &self.target {
             TapeOf::Session(namespace, session_id) => {
-                context.own_session(namespace, *session_id).await?.head
+                context.tend_session(namespace, *session_id).await?
             }
-            TapeOf::Run(run_id) => context.own_run(*run_id).await?.head,
+            TapeOf::Run(run_id) => context.tend_session_of(*run_id).await?,
         };
         let caught_up = projection::step(context, &head).await?;
-        context.tx.save_head(&head).await?;
         Ok(caught_up)
     }
 }

@@ -87,6 +87,7 @@ async fn a_diverged_state_is_neither_used_nor_handed_on() {
     }
 }
 
+/// What was sealed is what is sent, whatever came to the spool meanwhile (rules R12).
 #[tokio::test(start_paused = true)]
 async fn an_upload_is_sent_again_byte_for_byte() {
     let server = FakeServer::new(LEASE);

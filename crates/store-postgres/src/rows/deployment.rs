@@ -103,7 +103,8 @@ impl DeploymentRows for PostgresTx<'_> {
     }
 
     /// Every lease moment is kept in step: what was live at `alive_at` is moved by the gap, and so is
-    /// when executors were last seen and when live claims were made. Executors are locked first, then
+    /// when executors were last seen and when live claims were made. A back-off ends with the gap: a
+    /// run that came while a sweep was late must not be put off. Executors are locked first, then
     /// every head with a lease that may live, each in the order of their keys (rules R2); the rest
     /// belongs to these heads.
     async fn shift_leases(&mut self, alive_at: LeaseInstant, gap_ms: i64) -> Rows<u64> {
@@ -141,17 +142,15 @@ impl DeploymentRows for PostgresTx<'_> {
         .await
         .map_err(from_sqlx)?;
         sqlx::query!(
-            "UPDATE run_heads SET ready_at = ready_at + $2 WHERE ready_at > $1",
-            alive_at,
-            gap,
+            "UPDATE run_heads SET ready_at = $1 WHERE ready_at > $1",
+            alive_at + gap,
         )
         .execute(&mut *conn)
         .await
         .map_err(from_sqlx)?;
         sqlx::query!(
-            "UPDATE run_queue SET ready_at = ready_at + $2 WHERE ready_at > $1",
-            alive_at,
-            gap,
+            "UPDATE run_queue SET ready_at = $1 WHERE ready_at > $1",
+            alive_at + gap,
         )
         .execute(&mut *conn)
         .await

@@ -38,6 +38,8 @@ mod run_rows;
 #[cfg(test)]
 mod shared_rows;
 #[cfg(test)]
+mod skew;
+#[cfg(test)]
 #[path = "../../../store-sqlite/tests/store/snapshot_rows.rs"]
 mod snapshot_rows;
 #[cfg(test)]

@@ -42,6 +42,45 @@ pub(crate) async fn identity(conn: &mut SqliteConnection, clock: &Clock) -> Rows
     })
 }
 
+/// What had ended at `alive_at` stays ended on a clock that is behind, where its end would else be
+/// yet to come.
+async fn keep_ended(conn: &mut SqliteConnection, alive_at: i64, now: i64) -> Rows<()> {
+    sqlx::query!(
+        "UPDATE session_heads SET owner_expires_at = ?2
+         WHERE owner_expires_at > ?2 AND owner_expires_at <= ?1 AND session_key IN (
+            SELECT session_key FROM session_heads WHERE active_run_key IS NOT NULL
+            UNION ALL
+            SELECT session_key FROM session_heads
+            WHERE active_run_key IS NULL AND owner_expires_at IS NOT NULL
+         )",
+        alive_at,
+        now,
+    )
+    .execute(&mut *conn)
+    .await
+    .map_err(from_sqlx)?;
+    sqlx::query!(
+        "UPDATE run_heads
+         SET lease_expires_at = ?2, cancel_deadline = min(cancel_deadline, ?2)
+         WHERE lease_expires_at > ?2 AND lease_expires_at <= ?1",
+        alive_at,
+        now,
+    )
+    .execute(&mut *conn)
+    .await
+    .map_err(from_sqlx)?;
+    sqlx::query!(
+        "UPDATE interactions SET deadline = ?2
+         WHERE status = 'pending' AND deadline > ?2 AND deadline <= ?1",
+        alive_at,
+        now,
+    )
+    .execute(&mut *conn)
+    .await
+    .map_err(from_sqlx)?;
+    Ok(())
+}
+
 #[async_trait]
 impl DeploymentRows for SqliteTx<'_> {
     async fn deployment(&mut self) -> Rows<Deployment> {
@@ -70,10 +109,15 @@ impl DeploymentRows for SqliteTx<'_> {
 
     /// Every lease moment is kept in step: what was live at `alive_at` is moved by the gap, and so is
     /// when executors were last seen and when live claims were made, which after a reboot were read
-    /// on another clock.
+    /// on another clock. A back-off ends with the gap: a run that came while a sweep was late must
+    /// not be put off.
     async fn shift_leases(&mut self, alive_at: LeaseInstant, gap_ms: i64) -> Rows<u64> {
         let (alive_at, gap) = (alive_at.0, gap_ms);
+        let now = alive_at + gap;
         let conn = self.write().await?;
+        if now < alive_at {
+            keep_ended(conn, alive_at, now).await?;
+        }
         sqlx::query!(
             // Two partial indexes hold every head with a lease that may live.
             "UPDATE session_heads SET owner_expires_at = owner_expires_at + ?2
@@ -109,17 +153,15 @@ impl DeploymentRows for SqliteTx<'_> {
         .await
         .map_err(from_sqlx)?;
         sqlx::query!(
-            "UPDATE run_heads SET ready_at = ready_at + ?2 WHERE ready_at > ?1",
-            alive_at,
-            gap,
+            "UPDATE run_heads SET ready_at = ?1 WHERE ready_at > ?1",
+            now,
         )
         .execute(&mut *conn)
         .await
         .map_err(from_sqlx)?;
         sqlx::query!(
-            "UPDATE run_queue SET ready_at = ready_at + ?2 WHERE ready_at > ?1",
-            alive_at,
-            gap,
+            "UPDATE run_queue SET ready_at = ?1 WHERE ready_at > ?1",
+            now,
         )
         .execute(&mut *conn)
         .await

@@ -1,4 +1,5 @@
-//! Groups of commands: one commit for many, one refusal for one, and what failures leave behind.
+//! Groups of commands: one commit for many, one refusal for one, and what failures leave behind
+//! (rules R3).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

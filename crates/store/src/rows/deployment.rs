@@ -21,7 +21,8 @@ pub trait DeploymentRows {
     async fn deployment(&mut self) -> Rows<Deployment>;
     /// Records that an instance is alive.
     async fn set_alive(&mut self, at: LeaseInstant) -> Rows<()>;
-    /// Adds `gap_ms` (which may be negative after a reboot, rules R7) to every lease, deadline and
-    /// back-off that was live at `alive_at`. Gives how many claims were moved.
+    /// Adds `gap_ms` (which may be negative after a reboot, rules R7) to every lease and deadline that
+    /// was live at `alive_at`; the others stay ended, and back-offs end. Gives how many claims were
+    /// moved.
     async fn shift_leases(&mut self, alive_at: LeaseInstant, gap_ms: i64) -> Rows<u64>;
 }

@@ -137,14 +137,18 @@ impl Expected {
         self.own(session, me)?;
         let (now, known) = (self.now, self.claims[claim].executor);
         let found = &mut self.runs[run];
-        let deadline = found.deadline.filter(|_| found.status == RunStatus::Cancelling);
+        let deadline = found
+            .deadline
+            .filter(|_| found.status == RunStatus::Cancelling);
         let lease = found.lease.as_mut().filter(|lease| lease.claim == claim);
         let lease = lease.filter(|lease| lease.until > now && known == executor);
         let lease = lease.ok_or("ClaimLost")?;
         if !lease.acknowledged && !lease.replayed {
             let again = now + SHORT_LEASE;
             lease.replayed = true;
-            lease.until = lease.until.max(deadline.map_or(again, |deadline| again.min(deadline)));
+            lease.until = lease
+                .until
+                .max(deadline.map_or(again, |deadline| again.min(deadline)));
         }
         Ok(found.attempt)
     }
@@ -157,9 +161,17 @@ impl Expected {
         self.own(self.runs[run].session, me)?;
         let found = &self.runs[run];
         if let Some(lease) = found.lease.as_ref().filter(|lease| lease.claim == claim) {
-            return if lease.until > self.now { Ok(Proof::Live) } else { Err("ClaimLost") };
+            return if lease.until > self.now {
+                Ok(Proof::Live)
+            } else {
+                Err("ClaimLost")
+            };
         }
-        if found.settled_by == Some(claim) { Ok(Proof::Settled) } else { Err("ClaimLost") }
+        if found.settled_by == Some(claim) {
+            Ok(Proof::Settled)
+        } else {
+            Err("ClaimLost")
+        }
     }
 
     fn hold(&mut self, claim: usize, me: OwnerName) -> Answer<usize> {
@@ -286,7 +298,11 @@ impl Expected {
         });
         if let Some(asked) = asked {
             let same = self.questions[asked].tool == tool;
-            return if same { Ok(asked) } else { Err("RequestIdConflict") };
+            return if same {
+                Ok(asked)
+            } else {
+                Err("RequestIdConflict")
+            };
         }
         let cancelling = self.runs[run].status == RunStatus::Cancelling;
         let found = &self.sessions[session];
@@ -411,9 +427,8 @@ impl Expected {
         self.mark_alive(process);
         let now = self.now;
         let ended = |run: &Run| run.lease.as_ref().is_some_and(|lease| lease.until <= now);
-        let alive = |expected: &Self, run: usize| {
-            !expected.sessions[expected.runs[run].session].deleted
-        };
+        let alive =
+            |expected: &Self, run: usize| !expected.sessions[expected.runs[run].session].deleted;
         let candidates = (0..self.runs.len()).filter(|run| ended(&self.runs[*run]));
         let candidates: Vec<_> = candidates.filter(|run| alive(self, *run)).collect();
         let due: Vec<_> = (0..self.questions.len())
@@ -450,7 +465,11 @@ impl Expected {
         let spent = lease.acknowledged && found.used >= found.max;
         if blamed || spent {
             self.say(session, "RunLeaseExpired", Some(run));
-            let ending = if blamed { Ending::Failed } else { Ending::Interrupted };
+            let ending = if blamed {
+                Ending::Failed
+            } else {
+                Ending::Interrupted
+            };
             self.settle(run, ending, None);
             return Ok(());
         }
@@ -474,11 +493,7 @@ impl Expected {
 
 /// Checkpoints.
 impl Expected {
-    pub(in super::super) fn capture(
-        &mut self,
-        session: usize,
-        me: OwnerName,
-    ) -> Answer<usize> {
+    pub(in super::super) fn capture(&mut self, session: usize, me: OwnerName) -> Answer<usize> {
         self.own(session, me)?;
         self.catch_up(session);
         self.idle(session)?;
@@ -535,7 +550,7 @@ impl Expected {
         self.cancel_queue(session);
         self.catch_up(session);
         for run in self.runs.iter_mut().filter(|run| run.session == session) {
-            run.superseded |= run.admitted_seq > to.seq;
+            run.superseded |= run.settled_seq.is_some_and(|seq| seq > to.seq);
         }
         for later in &mut self.checkpoints {
             later.superseded |= later.session == session && later.seq > to.seq && !later.deleted;
@@ -556,7 +571,10 @@ impl Expected {
     ) -> Answer<usize> {
         self.own(session, me)?;
         self.catch_up(session);
-        let mut settings = (self.sessions[session].policy, self.sessions[session].max_attempts);
+        let mut settings = (
+            self.sessions[session].policy,
+            self.sessions[session].max_attempts,
+        );
         let position = match checkpoint {
             None => self.sessions[session].tape.settled_position(),
             Some(checkpoint) => {
