@@ -17,7 +17,7 @@ impl Seed {
     }
 
     /// How many cases to try: as many as are asked for.
-    pub(crate) fn cases(self, usual: u32) -> u32 {
+    pub(crate) fn cases(usual: u32) -> u32 {
         number(CASES).map_or(usual, |cases| u32::try_from(cases).unwrap())
     }
 

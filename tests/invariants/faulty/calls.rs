@@ -7,6 +7,7 @@ use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::{Outcome, ResumeRequest};
 use tapedeck_domain::admit::OnActive;
+use tapedeck_domain::interaction::{Answer, Scope};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
@@ -121,27 +122,30 @@ impl Scene {
         self.begin(t).await;
         t.say(self.claim(), "said", "before").await.unwrap();
         t.complete(self.claim()).await;
+        self.claim = None;
     }
 
     /// Makes the call, the same each time; gives what a client makes of the answer.
     pub(super) async fn make(&self, t: &TestControl) -> Outcome<String> {
-        let session = self.session;
+        if self.claim.is_some() && self.call != Call::Enqueue {
+            self.make_of_run(t).await
+        } else {
+            self.make_of_session(t).await
+        }
+    }
+
+    async fn make_of_session(&self, t: &TestControl) -> Outcome<String> {
+        let (session, control) = (self.session, &t.control);
         let key = |operation: &str| Some(key(operation, &format!("key-{}", self.number), "body"));
-        let control = &t.control;
+        let admit = |on_active| t.prompt_command(session, "do it", on_active, key("prompt"));
         Ok(match self.call {
             Call::Create => {
                 let settings = SessionSettings::default();
                 let made = control.create_session(NAMESPACE, settings, key("create"));
                 made.await?.session.session_id.to_string()
             }
-            Call::Prompt | Call::Enqueue => {
-                let on_active = match self.call {
-                    Call::Enqueue => OnActive::Enqueue,
-                    _ => OnActive::Reject,
-                };
-                let command = t.prompt_command(session, "do it", on_active, key("prompt"));
-                format!("{:?}", control.prompt(command).await?)
-            }
+            Call::Prompt => format!("{:?}", control.prompt(admit(OnActive::Reject)).await?),
+            Call::Enqueue => format!("{:?}", control.prompt(admit(OnActive::Enqueue)).await?),
             Call::Resume => {
                 let request = ResumeRequest {
                     reason: "user_resume".to_owned(),
@@ -157,51 +161,6 @@ impl Scene {
                 let (run, attempt) = (claim.run_id(), claim.claimed.attempt);
                 format!("{run} {attempt} {}", claim.proof.token.secret())
             }
-            Call::Beat => format!("{:?}", t.beat(self.claim()).await?),
-            Call::Append => {
-                let first = json!({"content": "a", "role": "assistant"});
-                let batch = [("a", first.clone()), ("b", first)];
-                format!("{:?}", t.upload(self.claim(), &batch).await?)
-            }
-            Call::OwnTape => {
-                let entry = UploadedEntry {
-                    entry_id: None,
-                    kind: "assistant_message".to_owned(),
-                    payload: json!({"text": "mine"}),
-                    meta: None,
-                    anchor_type: None,
-                };
-                let run = self.claim().run_id();
-                let command = AppendTape {
-                    proof: self.claim().proof.clone(),
-                    batch: EntryBatch::check(run, vec![entry]).unwrap(),
-                    weight: 100,
-                };
-                format!("{:?}", control.append_tape(command).await?)
-            }
-            Call::Ask => {
-                let ask = t.ask_command(self.claim(), "question", "shell");
-                format!("{:?}", control.ask(ask, Duration::ZERO).await?)
-            }
-            Call::Approve => format!("{:?}", t.answer(self.question.unwrap(), true).await?),
-            Call::ApproveByRequest => {
-                let answer = tapedeck_domain::interaction::Answer {
-                    approved: true,
-                    scope: tapedeck_domain::interaction::Scope::Session,
-                    feedback: Some("go".to_owned()),
-                    response: None,
-                };
-                let (name, by) = ("question".to_owned(), "client:test");
-                let answered = control.resolve_request(NAMESPACE, session, name, answer, by);
-                format!("{:?}", answered.await?)
-            }
-            Call::Complete => {
-                format!("{:?}", t.settle(self.claim(), Ending::Completed).await?)
-            }
-            Call::CancelRun => {
-                let run = self.claim().run_id();
-                format!("{:?}", control.cancel_run(NAMESPACE, run, "client").await?)
-            }
             Call::Capture => {
                 let label = Some("kept".to_owned());
                 let captured =
@@ -214,11 +173,60 @@ impl Scene {
                 format!("{:?}", restored.await?.session.summary)
             }
             Call::Fork => {
-                let title = Some("fork".to_owned());
-                let forked =
-                    control.fork_session(NAMESPACE, session, ForkPoint::Head, title, key("fork"));
+                let point = ForkPoint::Head;
+                let forked = control.fork_session(NAMESPACE, session, point, None, key("fork"));
                 forked.await?.session.session_id.to_string()
             }
+            other => panic!("{other:?} is of a run"),
+        })
+    }
+
+    async fn make_of_run(&self, t: &TestControl) -> Outcome<String> {
+        let (claim, control) = (self.claim(), &t.control);
+        Ok(match self.call {
+            Call::Beat => format!("{:?}", t.beat(claim).await?),
+            Call::Append => {
+                let first = json!({"content": "a", "role": "assistant"});
+                let batch = [("a", first.clone()), ("b", first)];
+                format!("{:?}", t.upload(claim, &batch).await?)
+            }
+            Call::OwnTape => {
+                let entry = UploadedEntry {
+                    entry_id: None,
+                    kind: "assistant_message".to_owned(),
+                    payload: json!({"text": "mine"}),
+                    meta: None,
+                    anchor_type: None,
+                };
+                let command = AppendTape {
+                    proof: claim.proof.clone(),
+                    batch: EntryBatch::check(claim.run_id(), vec![entry]).unwrap(),
+                    weight: 100,
+                };
+                format!("{:?}", control.append_tape(command).await?)
+            }
+            Call::Ask => {
+                let ask = t.ask_command(claim, "question", "shell");
+                format!("{:?}", control.ask(ask, Duration::ZERO).await?)
+            }
+            Call::Approve => format!("{:?}", t.answer(self.question.unwrap(), true).await?),
+            Call::ApproveByRequest => {
+                let answer = Answer {
+                    approved: true,
+                    scope: Scope::Session,
+                    feedback: Some("go".to_owned()),
+                    response: None,
+                };
+                let (name, by) = ("question".to_owned(), "client:test");
+                let answered = control.resolve_request(NAMESPACE, self.session, name, answer, by);
+                format!("{:?}", answered.await?)
+            }
+            Call::Complete => format!("{:?}", t.settle(claim, Ending::Completed).await?),
+            Call::CancelRun => {
+                let cancelled = control.cancel_run(NAMESPACE, claim.run_id(), "client");
+                format!("{:?}", cancelled.await?)
+            }
+            other => panic!("{other:?} is of a session"),
         })
     }
 }

@@ -99,9 +99,9 @@ impl Script {
         self.sessions.retain(|session| *session != gone);
     }
 
-    fn key(&mut self, operation: &str) -> Option<IdempotencyKey> {
+    fn key(&mut self, operation: &str) -> IdempotencyKey {
         self.number += 1;
-        Some(key(operation, &format!("key-{}", self.number), "body"))
+        key(operation, &format!("key-{}", self.number), "body")
     }
 
     async fn create(&mut self) -> SessionId {
@@ -110,7 +110,7 @@ impl Script {
         let create = async || {
             let settings = SessionSettings::default();
             control
-                .create_session(NAMESPACE, settings, key.clone())
+                .create_session(NAMESPACE, settings, Some(key.clone()))
                 .await
         };
         let session = get(create).await.session.session_id;
@@ -136,7 +136,7 @@ impl Script {
         let key = self.key("prompt");
         let t = &self.t;
         get(async || {
-            let command = t.prompt_command(session, "do it", on_active, key.clone());
+            let command = t.prompt_command(session, "do it", on_active, Some(key.clone()));
             t.control.prompt(command).await
         })
         .await
@@ -233,7 +233,7 @@ impl Script {
         let control = &self.t.control;
         let captured = get(async || {
             control
-                .capture_checkpoint(NAMESPACE, session, None, key.clone())
+                .capture_checkpoint(NAMESPACE, session, None, Some(key.clone()))
                 .await
         });
         captured.await.checkpoint_id
@@ -285,7 +285,7 @@ impl Script {
         get(async || {
             let request = ResumeRequest {
                 reason: "user_resume".to_owned(),
-                key: key.clone(),
+                key: Some(key.clone()),
                 ..ResumeRequest::default()
             };
             self.t.control.resume(NAMESPACE, session, request).await
@@ -312,14 +312,14 @@ impl Script {
         let control = &self.t.control;
         get(async || {
             control
-                .restore_session(NAMESPACE, session, kept, restore.clone())
+                .restore_session(NAMESPACE, session, kept, Some(restore.clone()))
                 .await
         })
         .await;
         let fork = get(async || {
             let point = ForkPoint::Checkpoint(kept);
             control
-                .fork_session(NAMESPACE, session, point, None, fork.clone())
+                .fork_session(NAMESPACE, session, point, None, Some(fork.clone()))
                 .await
         });
         let fork = fork.await.session.session_id;
@@ -366,7 +366,7 @@ impl Script {
     /// Old deltas are folded.
     async fn house(&self, session: SessionId) {
         get(async || {
-            let filter = self.tape_of(session);
+            let filter = Self::tape_of(session);
             self.t.control.tape(NAMESPACE, filter).await
         })
         .await;
@@ -382,7 +382,7 @@ impl Script {
         panic!("no pass of the retention without a failure");
     }
 
-    fn tape_of(&self, session_id: SessionId) -> TapeFilter {
+    fn tape_of(session_id: SessionId) -> TapeFilter {
         TapeFilter {
             session_id,
             after: 0,
@@ -422,7 +422,7 @@ impl Script {
                 (run.key, run.session_key) = (RunKey(0), SessionKey(0));
                 seen.push(format!("{run:?}"));
             }
-            let filter = self.tape_of(*session_id);
+            let filter = Self::tape_of(*session_id);
             let tape = control.store().reader().tape(&filter).await.unwrap();
             seen.extend(tape.iter().map(|entry| format!("{entry:?}")));
             let checkpoints = control.checkpoints(NAMESPACE, *session_id, true, page());
@@ -461,18 +461,16 @@ fn named(text: &str, names: &mut HashMap<String, usize>) -> String {
     };
     let (mut out, mut rest) = (String::new(), text);
     while let Some(first) = rest.chars().next() {
-        match rest.get(..LENGTH).filter(|part| is_id(part)) {
-            Some(id) => {
-                let next = names.len();
-                let number = *names.entry(id.to_owned()).or_insert(next);
-                out.push_str(&format!("#{number}"));
-                rest = &rest[LENGTH..];
-            }
-            None => {
-                out.push(first);
-                rest = &rest[first.len_utf8()..];
-            }
-        }
+        let taken = if let Some(id) = rest.get(..LENGTH).filter(|part| is_id(part)) {
+            let next = names.len();
+            let number = *names.entry(id.to_owned()).or_insert(next);
+            out.extend(["#", &number.to_string()]);
+            LENGTH
+        } else {
+            out.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[taken..];
     }
     out
 }

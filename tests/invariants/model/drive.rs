@@ -41,7 +41,7 @@ impl Drive {
         let mut drive = Self::begin(kind).await;
         for (number, (via, step)) in steps.iter().enumerate() {
             *at = number;
-            let via = drive.process(*via);
+            let via = Self::process(*via);
             let went = drive.step(via, step).await;
             went.map_err(|why| format!("step {number}, {step:?} via {via}: {why}"))?;
             let looked = drive.look_at_sessions().await;
@@ -106,7 +106,7 @@ impl Drive {
         self.start_processes().await;
     }
 
-    fn process(&self, via: u8) -> usize {
+    fn process(via: u8) -> usize {
         match via % 16 {
             0..8 => 0,
             8..15 => 1,
@@ -298,7 +298,7 @@ impl Drive {
             .into_iter()
             .map(|run| {
                 let superseded = run.superseded_at.is_some();
-                let number = (run.attempt, run.settled_seq);
+                let number = (run.attempt, run.admitted_seq, run.settled_seq);
                 (
                     run.run_id,
                     run.status,
@@ -312,7 +312,7 @@ impl Drive {
         let mut expected: Vec<_> = runs
             .map(|run| {
                 let parent = run.parent.map(|parent| self.model.runs[parent].id);
-                let number = (run.attempt, run.settled_seq);
+                let number = (run.attempt, run.admitted_seq, run.settled_seq);
                 (run.id, run.status, number, run.superseded, parent)
             })
             .collect();
@@ -404,7 +404,7 @@ impl Drive {
     }
 }
 
-pub(super) fn shown(error: Error) -> String {
+pub(super) fn shown(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

@@ -96,7 +96,7 @@ pub(super) struct Run {
     /// Under which claim and with which body it was completed.
     settled_by: Option<usize>,
     body: Option<Ending>,
-    admitted_seq: u64,
+    pub(super) admitted_seq: u64,
     pub(super) settled_seq: Option<u64>,
     never_requested: bool,
     pub(super) superseded: bool,

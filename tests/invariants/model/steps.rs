@@ -11,7 +11,7 @@ use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_control_plane::{Error, Outcome};
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::digest::Digest;
-use tapedeck_domain::interaction::Scope;
+use tapedeck_domain::interaction::{Interaction, Scope};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{ApprovalPolicy, SessionSettings};
 use tapedeck_domain::settle::{Ending, RunEnd};
@@ -70,7 +70,7 @@ impl Drive {
             .filter(|at| !sessions[*at].deleted)
             .collect();
         let any = pick(number / 16, sessions.len()).unwrap();
-        if number % 16 == 0 {
+        if number.is_multiple_of(16) {
             return any;
         }
         pick(number / 16, there.len()).map_or(any, |at| there[at])
@@ -84,7 +84,7 @@ impl Drive {
             .filter(|at| self.model.claimable(*at, me).is_some())
             .collect();
         match pick(number / 4, waiting.len()) {
-            Some(at) if number % 4 != 0 => waiting[at],
+            Some(at) if !number.is_multiple_of(4) => waiting[at],
             Some(_) | None => self.session(number),
         }
     }
@@ -99,7 +99,7 @@ impl Drive {
             .filter_map(|run| run.lease.as_ref().map(|lease| lease.claim))
             .collect();
         let any = pick(number / 8, model.claims.len());
-        if number % 8 == 0 {
+        if number.is_multiple_of(8) {
             return any;
         }
         pick(number / 8, held.len()).map(|at| held[at]).or(any)
@@ -113,7 +113,7 @@ impl Drive {
             .filter(|at| !all[*at].superseded && !all[*at].deleted)
             .collect();
         let any = pick(number / 8, all.len());
-        if number % 8 == 0 {
+        if number.is_multiple_of(8) {
             return any;
         }
         pick(number / 8, own.len()).map(|at| own[at]).or(any)
@@ -355,7 +355,7 @@ impl Drive {
 
     async fn sweep(&mut self, via: usize) -> Went {
         let suspicious = self.model.suspicious();
-        let swept = self.t(via).sweep().await;
+        self.t(via).sweep().await;
         let mut blamed = Vec::new();
         for run in suspicious {
             let id = self.model.runs[run].id;
@@ -369,7 +369,6 @@ impl Drive {
         self.model.sweep(via, Self::owner(via), &blamed);
         // Idle sessions are let go.
         self.lets_go = true;
-        let _counts = swept;
         Ok(())
     }
 
@@ -498,59 +497,10 @@ impl Drive {
                 tool,
                 short,
                 ..
-            } => {
-                // One tool in four is another than before, under the same id.
-                let tool = u8::from(tool == 7);
-                let seconds: u8 = if short { 20 } else { 200 };
-                let name = format!("question-{request}");
-                let mut ask = self
-                    .t(via)
-                    .ask_command(&held, &name, TOOLS[usize::from(tool)]);
-                ask.question.timeout_seconds = u32::from(seconds);
-                let asked = (request, tool, i64::from(seconds));
-                let expected = self.expect(via, |model| model.ask(claim, me, asked));
-                let real = control.ask(ask, Duration::ZERO).await;
-                let model = &mut self.model;
-                let compare = |real: tapedeck_domain::interaction::Interaction, at: &usize| {
-                    let question = &mut model.questions[*at];
-                    if question.id.to_string() == UNKNOWN {
-                        question.id = real.interaction_id;
-                    }
-                    let (found, expected) = (real.interaction_id, question.id);
-                    same(
-                        "question",
-                        &(found, real.status),
-                        &(expected, question.status),
-                    )
-                };
-                judge(real, expected, compare).map(drop)
-            }
+            } => self.ask(via, claim, (request, tool == 7, short)).await,
             Step::Complete {
                 ending, miscount, ..
-            } => {
-                let counted = miscount.then_some(99);
-                let end = RunEnd {
-                    ending,
-                    result: Some(json!({"answer": 42})),
-                    error: (ending == Ending::Failed).then(|| "it broke".to_owned()),
-                    recovery_reason: None,
-                    body_digest: Some(Digest::of_bytes(ending.as_str().as_bytes())),
-                };
-                let command = SettleRun {
-                    proof: held.proof,
-                    end,
-                    event_count: counted,
-                    agent_state: None,
-                    tape_id: None,
-                    tape: None,
-                };
-                let expected = self.expect(via, |model| model.complete(claim, me, ending, counted));
-                let real = control.settle_run(command).await;
-                judge(real, expected, |real, status| {
-                    same("status", &real.status, status)
-                })
-                .map(drop)
-            }
+            } => self.complete(via, claim, ending, miscount).await,
             Step::Release { .. } => {
                 let expected = self.expect(via, |model| model.release(claim, me));
                 let real = control.release_run(ReleaseRun { proof: held.proof }).await;
@@ -561,6 +511,60 @@ impl Drive {
             }
             _ => unreachable!("{step:?} is no step of a claim"),
         }
+    }
+
+    /// With `other`, it is another question than before, if it comes under the same id.
+    async fn ask(
+        &mut self,
+        via: usize,
+        claim: usize,
+        (request, other, short): (u8, bool, bool),
+    ) -> Went {
+        let (me, held) = (Self::owner(via), self.claims[claim].0.clone());
+        let seconds: u8 = if short { 20 } else { 200 };
+        let (name, tool) = (format!("question-{request}"), u8::from(other));
+        let t = self.t(via);
+        let mut ask = t.ask_command(&held, &name, TOOLS[usize::from(tool)]);
+        ask.question.timeout_seconds = u32::from(seconds);
+        let asked = (request, tool, i64::from(seconds));
+        let expected = self.expect(via, |model| model.ask(claim, me, asked));
+        let real = self.t(via).control.ask(ask, Duration::ZERO).await;
+        let model = &mut self.model;
+        let compare = |real: Interaction, at: &usize| {
+            let question = &mut model.questions[*at];
+            if question.id.to_string() == UNKNOWN {
+                question.id = real.interaction_id;
+            }
+            let found = (real.interaction_id, real.status);
+            same("question", &found, &(question.id, question.status))
+        };
+        judge(real, expected, compare).map(drop)
+    }
+
+    async fn complete(&mut self, via: usize, claim: usize, ending: Ending, miscount: bool) -> Went {
+        let (me, held) = (Self::owner(via), self.claims[claim].0.clone());
+        let counted = miscount.then_some(99);
+        let end = RunEnd {
+            ending,
+            result: Some(json!({"answer": 42})),
+            error: (ending == Ending::Failed).then(|| "it broke".to_owned()),
+            recovery_reason: None,
+            body_digest: Some(Digest::of_bytes(ending.as_str().as_bytes())),
+        };
+        let command = SettleRun {
+            proof: held.proof,
+            end,
+            event_count: counted,
+            agent_state: None,
+            tape_id: None,
+            tape: None,
+        };
+        let expected = self.expect(via, |model| model.complete(claim, me, ending, counted));
+        let real = self.t(via).control.settle_run(command).await;
+        judge(real, expected, |real, status| {
+            same("status", &real.status, status)
+        })
+        .map(drop)
     }
 
     async fn answer(&mut self, via: usize, number: u8, approved: bool, for_session: bool) -> Went {

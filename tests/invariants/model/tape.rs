@@ -99,13 +99,15 @@ impl Tape {
             }
             ("ToolResultDelta", Some(call)) => {
                 self.open(call, ev.run);
-                let open = self.calls.iter_mut().find(|open| open.call == call);
-                open.map(|open| open.answered = true);
+                for open in self.calls.iter_mut().filter(|open| open.call == call) {
+                    open.answered = true;
+                }
             }
             ("ToolCallEnd", Some(call)) => {
                 self.close_text();
-                let open = self.calls.iter_mut().find(|open| open.call == call);
-                open.map(|open| open.ended = true);
+                for open in self.calls.iter_mut().filter(|open| open.call == call) {
+                    open.ended = true;
+                }
                 self.close_calls(|open| open.call == call && open.answered);
             }
             ("Plan", _) => {

@@ -36,7 +36,7 @@ struct Story<'a> {
 
 pub(super) async fn play(t: &TestControl) {
     let seed = Seed::of_this_run();
-    for number in 0..seed.cases(STORIES) {
+    for number in 0..Seed::cases(STORIES) {
         let mut bytes = seed.bytes();
         bytes[8..12].copy_from_slice(&number.to_le_bytes());
         let mut settings = SessionSettings::default();
