@@ -51,10 +51,11 @@ enum Wrong {
 fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
     use Wrong::{ExpiredLease, OtherOwner, StaleEpoch};
     match name {
-        // There is no session yet that somebody could own.
-        "CreateSession" => return None,
-        // Nothing of a session is written: docs/write-paths.md says what is, and why.
-        "ListExpired" | "ListFoldable" | "MarkAlive" | "RecordContact" => return None,
+        // There is no session yet that somebody could own; and nothing of a session is written:
+        // docs/write-paths.md says what is, and why.
+        "CreateSession" | "ListExpired" | "ListFoldable" | "MarkAlive" | "RecordContact" => {
+            return None;
+        }
         // What needs that nobody is there, or gives back what has ended anyway.
         "FoldRun" | "ProjectTape" | "ReleaseOwner" | "RepairSession" if wrong == ExpiredLease => {
             return None;

@@ -310,7 +310,11 @@ mod tests {
             "00000000-0000-0000-0000-000000000007.12.345.6",
             "{00000000-0000-0000-0000-000000000007}.12.345",
         ] {
-            assert_eq!(broken.parse::<FeedCursor>(), Err(MalformedCursor), "{broken}");
+            assert_eq!(
+                broken.parse::<FeedCursor>(),
+                Err(MalformedCursor),
+                "{broken}"
+            );
         }
     }
 }

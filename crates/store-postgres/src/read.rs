@@ -27,7 +27,9 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::error::{from_sqlx, internal, unavailable};
 use crate::record;
-use crate::rows::{checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape};
+use crate::rows::{
+    checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape,
+};
 
 /// The readers.
 #[derive(Debug)]

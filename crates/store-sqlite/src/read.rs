@@ -24,7 +24,9 @@ use crate::clock::Clock;
 use crate::encode::{At, blob};
 use crate::error::from_sqlx;
 use crate::record;
-use crate::rows::{checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape};
+use crate::rows::{
+    checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape,
+};
 
 /// The readers.
 #[derive(Debug)]

@@ -206,12 +206,18 @@ impl Translation {
     }
 
     /// The row as it stands in a copy. Owners other than the deployment are processes that stay
-    /// with the database: in a copy their leases have ended.
+    /// with the database: in a copy their leases have ended. So have back-offs: a run that came after
+    /// the last sign of life must not wait that time once more.
     pub fn outgoing(&self, table: &Table, row: &mut [Cell]) {
         let mut foreign = false;
         for (column, cell) in table.columns.iter().zip(&mut *row) {
             match (column.kind, cell) {
-                (Kind::Lease, Cell::Integer(at)) => *at = at.saturating_sub(self.from.0),
+                (Kind::Lease, Cell::Integer(at)) => {
+                    *at = at.saturating_sub(self.from.0);
+                    if column.name == "ready_at" {
+                        *at = (*at).min(0);
+                    }
+                }
                 (Kind::Owner, Cell::Text(owner)) if *owner == self.owner_id => {
                     DEPLOYMENT.clone_into(owner);
                 }

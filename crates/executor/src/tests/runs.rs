@@ -352,7 +352,7 @@ async fn events_that_stay_missing_end_the_run_visibly() {
 #[tokio::test(start_paused = true)]
 async fn a_workspace_that_is_refused_fails_the_run_with_the_reason() {
     let server = FakeServer::new(LEASE);
-    let mut claim = crate::testing::claim(1);
+    let mut claim = claim(1);
     let workspace = json!({"kind": "local_path", "path": "/"});
     claim.workspace = serde_json::from_value(workspace).unwrap();
     server.offer(claim);

@@ -46,7 +46,10 @@ fn sse_data_is_flat_and_the_envelope_wins() {
 
 #[test]
 fn only_a_fold_says_from_where_it_was_folded() {
-    for payload in [r#"{"folded_from":1,"a":2}"#, "{\n\"folded_from\":1,\"a\":2}"] {
+    for payload in [
+        r#"{"folded_from":1,"a":2}"#,
+        "{\n\"folded_from\":1,\"a\":2}",
+    ] {
         let mut record = record(payload);
         assert_eq!(parsed(&sse_data(&record))["folded_from"], Value::Null);
         record.folded_from = Some(3);

@@ -135,10 +135,10 @@ async fn a_reader_cut_anywhere_sees_each_event_once_in_order() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut seen: Vec<Frame> = Vec::new();
+    let mut frames_read: Vec<Frame> = Vec::new();
     let mut said = 0;
     while said < 60 {
-        let last = seen.last().and_then(|frame| frame.cursor.clone());
+        let last = frames_read.last().and_then(|frame| frame.cursor.clone());
         let mut stream = frames(&live, "", last.as_deref()).await;
         for _ in 0..rng.random_range(1..12) {
             if rng.random_bool(0.5) {
@@ -151,17 +151,21 @@ async fn a_reader_cut_anywhere_sees_each_event_once_in_order() {
             if let Ok(Some(frame)) = next.await
                 && frame.cursor.is_some()
             {
-                seen.push(frame);
+                frames_read.push(frame);
             }
         }
     }
     for (_, claim) in &claims {
         live.complete(claim).await;
     }
-    let last = seen.last().and_then(|frame| frame.cursor.clone());
+    let last = frames_read.last().and_then(|frame| frame.cursor.clone());
     let mut stream = frames(&live, "", last.as_deref()).await;
-    seen.extend(stream.until("stream.live").await);
-    assert_eq!(places(&seen), places(&replay(&live).await), "seed {seed}");
+    frames_read.extend(stream.until("stream.live").await);
+    assert_eq!(
+        places(&frames_read),
+        places(&replay(&live).await),
+        "seed {seed}"
+    );
 }
 
 #[tokio::test]
@@ -278,7 +282,7 @@ async fn bad_future_and_foreign_cursors_are_refused_before_the_first_frame() {
     let last = all
         .iter()
         .filter_map(|frame| frame.cursor.as_deref())
-        .last();
+        .next_back();
     let mut parts = last.unwrap().split('.');
     let (log_id, _, row) = (parts.next(), parts.next(), parts.next());
     let log_id = log_id.unwrap();

@@ -3,9 +3,9 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
-mod display;
-#[cfg(test)]
 mod checkpoints;
+#[cfg(test)]
+mod display;
 #[cfg(test)]
 mod edge;
 #[cfg(test)]

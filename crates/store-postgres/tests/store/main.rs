@@ -50,7 +50,10 @@ mod tape_rows;
 
 #[cfg(test)]
 #[path = "../../../../tests/support/postgres.rs"]
-#[expect(dead_code, reason = "shared with tests that stop and start their servers")]
+#[expect(
+    dead_code,
+    reason = "shared with tests that stop and start their servers"
+)]
 mod postgres;
 #[cfg(test)]
 #[path = "../../../../tests/support/wait.rs"]

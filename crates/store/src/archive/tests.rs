@@ -218,3 +218,23 @@ fn leases_and_the_deployment_move_to_the_other_database() {
     from.outgoing(heads, &mut unowned);
     assert_eq!(unowned, row(heads, false));
 }
+
+/// A copy is of a moment after the last sign of life; a run that came in between waits for nothing.
+#[test]
+fn a_run_that_waits_can_be_claimed_from_a_copy_at_once() {
+    let deployment = DeploymentId::new(Uuid::from_u128(1));
+    let from = Translation::new(deployment, LeaseInstant(1_000));
+    let to = Translation::new(deployment, LeaseInstant(50_000));
+    for name in ["run_queue", "run_heads"] {
+        let (_, waiting) = table(name).unwrap();
+        let mut columns = waiting.columns.iter();
+        let ready_at = columns
+            .position(|column| column.name == "ready_at")
+            .unwrap();
+        let mut moved = row(waiting, true);
+        moved[ready_at] = Cell::Integer(5_000);
+        from.outgoing(waiting, &mut moved);
+        to.incoming(waiting, &mut moved);
+        assert_eq!(moved[ready_at], Cell::Integer(50_000), "{name}");
+    }
+}

@@ -429,8 +429,15 @@ impl Expected {
         let ended = |run: &Run| run.lease.as_ref().is_some_and(|lease| lease.until <= now);
         let alive =
             |expected: &Self, run: usize| !expected.sessions[expected.runs[run].session].deleted;
-        let candidates = (0..self.runs.len()).filter(|run| ended(&self.runs[*run]));
-        let candidates: Vec<_> = candidates.filter(|run| alive(self, *run)).collect();
+        let orphaned = |expected: &Self, run: &Run| {
+            let session = &expected.sessions[run.session];
+            let lapsed = session.owned_until.is_none_or(|until| until <= now);
+            run.status.is_active() && session.owner != me && lapsed
+        };
+        let candidates: Vec<_> = (0..self.runs.len())
+            .filter(|run| ended(&self.runs[*run]) || orphaned(self, &self.runs[*run]))
+            .filter(|run| alive(self, *run))
+            .collect();
         let due: Vec<_> = (0..self.questions.len())
             .filter(|at| {
                 let question = &self.questions[*at];

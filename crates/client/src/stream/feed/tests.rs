@@ -133,9 +133,9 @@ async fn a_stream_cut_anywhere_gives_every_event_once_in_order() {
             flaky(seen, &mut rng, HEAD, answered > 30)
         });
         let mut follower = follow(&client, FeedStart::Beginning);
-        let (seen, error) = drain(&mut follower, HEAD).await;
+        let (events, error) = drain(&mut follower, HEAD).await;
         assert!(error.is_none(), "seed {seed} round {round}: {error:?}");
-        assert_eq!(seen, ids(1..=HEAD), "seed {seed} round {round}");
+        assert_eq!(events, ids(1..=HEAD), "seed {seed} round {round}");
         assert_eq!(follower.cursor(), Some(cursor(HEAD).as_str()));
     }
 }
