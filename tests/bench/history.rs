@@ -29,7 +29,7 @@ pub(crate) const TIMES: usize = 1_000;
 /// Events that the runs of a usual session upload.
 const SHALLOW: usize = 4;
 /// Runs of the session with the long log, and events that each uploads.
-const DEEP: (usize, usize) = (5, 195);
+const DEEP: (usize, usize) = (5, 200);
 /// Copies made in one transaction.
 const AT_ONCE: usize = 100;
 /// Between the keys of two copies; above all keys of the small history.

@@ -23,7 +23,7 @@ use crate::wait::{eventually, within};
 
 /// How long clients leave.
 const TROUBLE: Duration = Duration::from_secs(15);
-const SCALE: f64 = 0.2;
+const SCALE: f64 = 0.4;
 /// Clients that do nothing but leave.
 const LEAVERS: u64 = 8;
 const LIMIT: Duration = Duration::from_secs(30);

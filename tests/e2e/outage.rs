@@ -195,3 +195,29 @@ async fn a_frozen_executor_keeps_neither_agent_nor_run() {
         "{status}"
     );
 }
+
+/// A log that can't be written, as on a full disk, costs its records and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_log_cannot_be_written_serves() {
+    let place = Place::new();
+    let ready = place.path("deaf.ready");
+    let mut command = place.command(&["--log", "trace", "serve", "--listen", "127.0.0.1:0"]);
+    command.arg("--data-dir").arg(place.data());
+    command.arg("--ready-file").arg(&ready);
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut server = command.stderr(full).spawn().unwrap();
+    let written = async || std::fs::read_to_string(&ready).ok();
+    let url = eventually("the server is ready", LIMIT, written).await;
+    let address: SocketAddr = url.trim().trim_start_matches("http://").parse().unwrap();
+    for _ in 0..10 {
+        let session = session_in(address, "default").await;
+        prompt(address, &session, "go").await;
+    }
+    let pid = i32::try_from(server.id().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    let ended = tokio::time::timeout(LIMIT, server.wait()).await.unwrap();
+    assert_eq!(ended.unwrap().code(), Some(0));
+}

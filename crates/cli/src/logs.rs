@@ -15,6 +15,8 @@ pub(crate) fn start(config: &Config, default_filter: &str) -> anyhow::Result<()>
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // A reader of the log that has gone, or its full disk, must not end what is logged.
+        .log_internal_errors(false)
         .with_ansi(false);
     let started = match config.log.format {
         LogFormat::Text => logs.try_init(),

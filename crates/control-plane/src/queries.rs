@@ -96,6 +96,12 @@ impl ControlPlane {
     pub async fn events(&self, namespace: &str, filter: EventFilter) -> Outcome<EventPage> {
         let view = self.session(namespace, filter.session_id).await?;
         let head_seq = view.head.head_seq;
+        if let Some(run_id) = filter.run_id {
+            let run = self.run(namespace, run_id).await?;
+            if run.session_id != filter.session_id {
+                return Err(Error::NotFound(Target::Run));
+            }
+        }
         let reader = self.inner.store.reader();
         cursor::check_page(reader, &view, &filter).await?;
         let events = reader.events(&filter).await?.events;

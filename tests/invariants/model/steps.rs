@@ -8,7 +8,7 @@ use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
-use tapedeck_control_plane::{Error, Outcome};
+use tapedeck_control_plane::{Error, Outcome, sweep};
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::interaction::{Interaction, Scope};
@@ -278,7 +278,11 @@ impl Drive {
             Some(session) => vec![session],
             // Whoever claims anything may take over what has lapsed on its way; that is looked at
             // session by session.
-            None if foreign => return Ok(()),
+            None if foreign => {
+                self.model.mark_alive(via);
+                let alive = sweep::start(&self.t(via).control).await;
+                return alive.map(drop).map_err(|error| error.to_string());
+            }
             None => all.collect(),
         };
         let may: Vec<_> = may

@@ -16,7 +16,11 @@ fn upload(content: u8, shape: u8) -> (&'static str, Option<u8>, Value) {
     let call = content % 2;
     let id = format!("call-{call}");
     match shape {
-        0 | 1 => ("StreamDelta", None, json!({"content": format!("{content} {shape}")})),
+        0 | 1 => (
+            "StreamDelta",
+            None,
+            json!({"content": format!("{content} {shape}")}),
+        ),
         2 => (
             "ToolCallDelta",
             Some(call),

@@ -99,7 +99,11 @@ const HOT: &[(&str, &str, bool)] = &[
     ("AND ended_queued = 0", "runs_settled", false),
     ("status = 'interrupted'", "runs_interrupted", false),
     // A restore looks at all runs of its session.
-    ("admitted_seq > ?", "runs_by_session", false),
+    (
+        "settled_seq > ? AND superseded_at",
+        "runs_by_session",
+        false,
+    ),
     ("r.settled_seq <= ?", "runs_settled", false),
     ("r.settled_seq <= ?", "tape_entries_projected", false),
     (
