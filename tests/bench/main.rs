@@ -62,15 +62,19 @@ mod tests {
     /// The same work over a small and a large history costs the same, on either store.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_table_of_scale() {
-        let sqlite = told("SQLite, filling", Histories::on_sqlite()).await;
-        let sqlite = compare("SQLite", sqlite).await;
+        let sqlite = Box::pin(told("SQLite, filling", Histories::on_sqlite())).await;
+        let sqlite = Box::pin(compare("SQLite", sqlite)).await;
         let durable = ClusterOptions {
             fsync: true,
             ..ClusterOptions::default()
         };
         let cluster = Cluster::own(durable).await;
-        let postgres = told("PostgreSQL, filling", Histories::on_postgres(&cluster)).await;
-        let postgres = compare("PostgreSQL", postgres).await;
+        let postgres = Box::pin(told(
+            "PostgreSQL, filling",
+            Histories::on_postgres(&cluster),
+        ))
+        .await;
+        let postgres = Box::pin(compare("PostgreSQL", postgres)).await;
         let mut together = Table::default();
         let measured = throughput::on_postgres(&mut together, &cluster);
         told("PostgreSQL, several at once", measured).await;
@@ -82,7 +86,7 @@ mod tests {
 
     async fn compare(store: &str, histories: Histories) -> Comparison {
         let pair = Pair::open(&histories).await;
-        let comparison = told(&format!("{store}, comparing"), pair.compare()).await;
+        let comparison = Box::pin(told(&format!("{store}, comparing"), pair.compare())).await;
         pair.close().await;
         comparison
     }

@@ -205,7 +205,7 @@ async fn follow(side: &Side, laps: &mut Laps<'_>, round: usize) {
         follower
     };
     let mut follower = laps.time("follow from the end, until live", opened).await;
-    let batch = side.batch(&mut work, 1);
+    let batch = Side::batch(&mut work, 1);
     let arrives = async {
         side.upload(batch).await;
         let next = follower.next().await.unwrap();
@@ -281,7 +281,7 @@ async fn append(side: &Side, laps: &mut Laps<'_>, round: usize) {
     };
     let reader = side.control.store().reader();
     let end = reader.feed_end().await.unwrap();
-    let batch = side.batch(&mut work, BATCH);
+    let batch = Side::batch(&mut work, BATCH);
     laps.time("append of 50 events", side.upload(batch)).await;
     let filter = FeedFilter {
         namespace: NAMESPACE.to_owned(),

@@ -178,11 +178,11 @@ impl Side {
 
     /// Uploads so many events of an agent as one batch.
     pub(crate) async fn speak(&self, work: &mut Work, count: usize) {
-        let batch = self.batch(work, count);
+        let batch = Self::batch(work, count);
         self.upload(batch).await;
     }
 
-    pub(crate) fn batch(&self, work: &mut Work, count: usize) -> AppendEvents {
+    pub(crate) fn batch(work: &mut Work, count: usize) -> AppendEvents {
         let batch = (0..count)
             .map(|index| {
                 work.uploads += 1;

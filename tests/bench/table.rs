@@ -1,6 +1,6 @@
 //! What was measured, as tables: values beside their targets, and small beside large histories.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 /// Rows of measured values beside their targets.
@@ -51,7 +51,7 @@ fn lines<const N: usize>(
     for row in rows() {
         let mut line = format!("{:1$}", row[0], widths[0]);
         for column in 1..N - 1 {
-            line.push_str(&format!("  {:>1$}", row[column], widths[column]));
+            write!(line, "  {:>1$}", row[column], widths[column])?;
         }
         writeln!(f, "{}", format!("{line}  {}", row[N - 1]).trim_end())?;
     }
