@@ -60,11 +60,12 @@ impl PostgresDatabase {
         &self,
         conn: &mut PgConnection,
     ) -> Result<(Origin, Translation), StoreError> {
-        let row =
-            sqlx::query!("SELECT deployment_id, log_id, alive_at FROM deployment WHERE id = 1")
-                .fetch_one(&mut *conn)
-                .await
-                .map_err(from_sqlx)?;
+        let row = sqlx::query!(
+            "SELECT d.deployment_id, d.log_id, d.alive_at FROM deployment d WHERE d.id = 1"
+        )
+        .fetch_one(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
         let now = self.clock.read(&mut *conn).await?;
         let deployment_id = DeploymentId::new(row.deployment_id);
         let alive_at = row.alive_at.map_or(now.lease, LeaseInstant);

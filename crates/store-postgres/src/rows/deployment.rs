@@ -25,7 +25,7 @@ pub(crate) async fn identity(conn: &mut PgConnection, created_at: Timestamp) -> 
     .execute(&mut *conn)
     .await
     .map_err(from_sqlx)?;
-    let row = sqlx::query!("SELECT deployment_id, log_id FROM deployment WHERE id = 1")
+    let row = sqlx::query!("SELECT d.deployment_id, d.log_id FROM deployment d WHERE d.id = 1")
         .fetch_one(conn)
         .await
         .map_err(from_sqlx)?;
