@@ -59,6 +59,7 @@ mod tests {
         sessions::listing(&mut table).await;
         println!("\n{}\n{table}", machine::describe());
     }
+
     /// The same work over a small and a large history costs the same, on either store.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_table_of_scale() {
@@ -70,7 +71,7 @@ mod tests {
         };
         let cluster = Cluster::own(durable).await;
         let postgres = Box::pin(told(
-            "PostgreSQL, filling",
+            "PostgreSQL with fsync, filling",
             Histories::on_postgres(&cluster),
         ))
         .await;

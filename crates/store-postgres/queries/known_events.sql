@@ -1,3 +1,5 @@
+-- Each id is looked up by itself: where most runs are short, a planner would rather read all events of
+-- the run and compare them, which an upload to a long run must not pay for.
 SELECT
     r.session_id,
     e.session_seq,
@@ -12,7 +14,12 @@ SELECT
     e.created_at,
     e.recorded_at,
     e.folded_from
-FROM events e
+FROM unnest($2::text[]) AS asked (event_id)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM events
+    WHERE run_key = $1
+      AND event_id = asked.event_id
+    LIMIT 1
+) AS e
 JOIN runs r ON r.run_key = e.run_key
-WHERE e.run_key = $1
-  AND e.event_id = ANY($2)

@@ -1,8 +1,11 @@
 //! Copies of a whole database as rows, out of one transaction and into one. Its statements are made
 //! from the one list of tables that both stores follow.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
+use serde_json::value::RawValue;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, QueryBuilder, Row as _};
 use tapedeck_domain::digest::Digest;
@@ -86,6 +89,11 @@ fn derived(table: &Table) -> &'static str {
     }
 }
 
+fn every_row(table: &Table) -> String {
+    let (columns, name, key) = (columns(table), table.name, table.key);
+    format!("SELECT {columns} FROM {name} ORDER BY {key}")
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the statement is made from the constant list of tables"
@@ -96,13 +104,7 @@ async fn export_table(
     translation: &Translation,
     sink: &mut dyn RowSink,
 ) -> Result<(), ArchiveError> {
-    let statement = format!(
-        "SELECT {} FROM {} ORDER BY {}",
-        columns(table),
-        table.name,
-        table.key
-    );
-    let mut rows = sqlx::query(AssertSqlSafe(statement)).fetch(conn);
+    let mut rows = sqlx::query(AssertSqlSafe(every_row(table))).fetch(conn);
     while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
         let mut cells = Vec::with_capacity(table.columns.len());
         for (index, column) in table.columns.iter().enumerate() {
@@ -112,6 +114,63 @@ async fn export_table(
         sink.take(table, cells).await?;
     }
     Ok(())
+}
+
+/// What can't be read, of all rows: a few more than `most` at most.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the statements are made from the constant list of tables"
+)]
+pub(crate) async fn unreadable(
+    conn: &mut PgConnection,
+    most: u32,
+) -> Result<Vec<StoreError>, StoreError> {
+    let mut found = Vec::new();
+    for table in TABLES {
+        let mut rows = sqlx::query(AssertSqlSafe(every_row(table))).fetch(&mut *conn);
+        while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
+            if found.len() > most as usize {
+                return Ok(found);
+            }
+            for (index, column) in table.columns.iter().enumerate() {
+                if !is_readable(&row, index, table, column) {
+                    let key = Key { row: &row, table };
+                    found.push(At::new(table.name, &key).bad(column.name));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn is_readable(row: &PgRow, index: usize, table: &'static Table, column: &Column) -> bool {
+    match (column.kind, cell(row, index, table, column)) {
+        (Kind::Json, Ok(Cell::Text(text))) => serde_json::from_str::<&RawValue>(&text).is_ok(),
+        (_, read) => read.is_ok(),
+    }
+}
+
+/// A row by its key.
+struct Key<'a> {
+    row: &'a PgRow,
+    table: &'static Table,
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.table.key_index().and_then(|index| {
+            let column = self.table.columns.get(index)?;
+            cell(self.row, index, self.table, column).ok()
+        });
+        match key {
+            Some(Cell::Integer(number)) => number.fmt(f),
+            Some(Cell::Text(text)) => text.fmt(f),
+            Some(Cell::Id(id)) => id.fmt(f),
+            Some(Cell::Null | Cell::Flag(_) | Cell::Digest(_)) | None => {
+                f.write_str("without a key")
+            }
+        }
+    }
 }
 
 fn cell(

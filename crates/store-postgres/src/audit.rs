@@ -1,14 +1,18 @@
 //! The checks of a whole database, each one statement, all in one transaction of one moment.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tapedeck_domain::{RunId, SessionId};
 use tapedeck_store::{Audit, AuditRequest, Check, Checked, Finding, StoreError};
 use uuid::Uuid;
 
+use crate::archive::unreadable;
 use crate::database::PostgresDatabase;
-use crate::error::from_sqlx;
+use crate::error::{from_sqlx, is_of_the_data};
 use crate::store::PostgresStore;
+
+const STEP: &str = "SAVEPOINT step";
+const STEP_BACK: &str = "ROLLBACK TO SAVEPOINT step";
 
 /// A row that breaks a check.
 struct FindingRow {
@@ -33,9 +37,15 @@ impl Audit for PostgresDatabase {
         let mut conn = self.moment().await?;
         let mut checked = Vec::with_capacity(request.checks.len());
         for check in &request.checks {
-            let rows = broken(&mut conn, *check, request).await?;
-            let findings = rows.into_iter().map(Finding::from).collect();
-            checked.push(Checked::new(*check, findings, request.most));
+            // A statement that fails ends its transaction, and the others belong to the same moment.
+            conn.execute(STEP).await.map_err(from_sqlx)?;
+            let found = match findings(&mut conn, *check, request).await {
+                Ok(found) => Checked::new(*check, found, request.most),
+                Err(error) if is_of_the_data(&error) => Checked::stopped(*check, &error),
+                Err(error) => return Err(error),
+            };
+            conn.execute(STEP_BACK).await.map_err(from_sqlx)?;
+            checked.push(found);
         }
         conn.close().await.map_err(from_sqlx)?;
         Ok(checked)
@@ -56,15 +66,19 @@ macro_rules! rows {
     };
 }
 
-/// The rows that break a check, one more than asked for.
-async fn broken(
+/// What breaks a check, one more than asked for.
+async fn findings(
     conn: &mut PgConnection,
     check: Check,
     request: &AuditRequest,
-) -> Result<Vec<FindingRow>, StoreError> {
+) -> Result<Vec<Finding>, StoreError> {
     let (most, patience) = (i64::from(request.most) + 1, request.patience_ms);
     let rows = match check {
         Check::FileIsSound => rows!(conn, "queries/audit/file_is_sound.sql", most),
+        Check::Readable => {
+            let found = unreadable(conn, request.most).await?;
+            return Ok(found.iter().map(Finding::of).collect());
+        }
         Check::References => rows!(conn, "queries/audit/references.sql", most),
         Check::Heads => rows!(conn, "queries/audit/heads.sql", most),
         Check::Copies => rows!(conn, "queries/audit/copies.sql", most),
@@ -111,5 +125,6 @@ async fn broken(
         Check::Results => rows!(conn, "queries/audit/results.sql", most),
         Check::Digests => rows!(conn, "queries/audit/digests.sql", most),
     };
-    rows.map_err(from_sqlx)
+    let rows = rows.map_err(from_sqlx)?;
+    Ok(rows.into_iter().map(Finding::from).collect())
 }

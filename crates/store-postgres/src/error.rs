@@ -1,6 +1,7 @@
 //! What PostgreSQL's errors mean to the store. The differences that matter: which of them pass by
 //! themselves, and which are worth another try of the whole command at once.
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use tapedeck_store::StoreError;
 
@@ -8,6 +9,9 @@ const SERIALIZATION_FAILURE: &str = "40001";
 const DEADLOCK: &str = "40P01";
 const UNIQUE_VIOLATION: &str = "23505";
 const DISK_FULL: &str = "53100";
+const DATA_CORRUPTED: &str = "XX001";
+const INDEX_CORRUPTED: &str = "XX002";
+const NO_SUCH_DATABASE: &str = "3D000";
 const READ_ONLY: &str = "25006";
 const IDLE_IN_TRANSACTION: &str = "25P03";
 const LOCK_NOT_AVAILABLE: &str = "55P03";
@@ -48,11 +52,21 @@ pub(crate) fn unavailable(reason: impl Into<String>) -> StoreError {
     }
 }
 
+pub(crate) fn overloaded(reason: impl Into<String>) -> StoreError {
+    StoreError::Overloaded {
+        reason: reason.into(),
+    }
+}
+
 /// Translates a driver's error; for `map_err`.
 pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
     match &error {
         sqlx::Error::Database(reported) => match reported.code().as_deref() {
             Some(DISK_FULL) => StoreError::StorageFull,
+            Some(DATA_CORRUPTED | INDEX_CORRUPTED) => StoreError::Damaged {
+                reason: error.to_string(),
+            },
+            Some(LOCK_NOT_AVAILABLE) => overloaded(error.to_string()),
             Some(code) if passes(code) => unavailable(error.to_string()),
             Some(_) | None => internal(error),
         },
@@ -72,7 +86,34 @@ fn passes(code: &str) -> bool {
     ["08", "28", "53", "57"]
         .iter()
         .any(|class| code.starts_with(class))
-        || matches!(code, READ_ONLY | IDLE_IN_TRANSACTION | LOCK_NOT_AVAILABLE)
+        || matches!(code, READ_ONLY | IDLE_IN_TRANSACTION)
+}
+
+/// Whether the server has no database of the name that was asked for.
+pub(crate) fn is_no_such_database(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| code == NO_SUCH_DATABASE)
+}
+
+/// Whether what is stored is the reason, for whoever looks at all of it.
+pub(crate) fn is_of_the_data(error: &StoreError) -> bool {
+    match error {
+        StoreError::Damaged { .. } | StoreError::Inconsistent { .. } => true,
+        // Data exceptions (22), such as text that a function can't take as JSON.
+        StoreError::Internal(source) => source
+            .downcast_ref::<sqlx::Error>()
+            .and_then(sqlx::Error::as_database_error)
+            .and_then(DatabaseError::code)
+            .is_some_and(|code| code.starts_with("22")),
+        StoreError::Unavailable { .. }
+        | StoreError::Overloaded { .. }
+        | StoreError::OutcomeUnknown { .. }
+        | StoreError::StorageFull
+        | StoreError::NoDatabase(_)
+        | StoreError::SchemaTooNew { .. }
+        | StoreError::SchemaTooOld { .. }
+        | StoreError::Locked(_) => false,
+    }
 }
 
 /// Why a command is worth another try at once.

@@ -9,7 +9,7 @@ use tapedeck_domain::SessionId;
 use tapedeck_store::{Lane, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::error::unavailable;
+use crate::error::{overloaded, unavailable};
 
 /// The gate.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Gate {
         if state.waiting >= self.max_commands
             || (state.waiting > 0 && state.bytes.saturating_add(weight) > self.max_bytes)
         {
-            return Err(unavailable("too many commands wait for the database"));
+            return Err(overloaded("too many commands wait for the database"));
         }
         state.waiting += 1;
         state.bytes = state.bytes.saturating_add(weight);

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::database::PostgresDatabase;
-use crate::error::{from_sqlx, internal, unavailable};
+use crate::error::{from_sqlx, internal, is_no_such_database, unavailable};
 use crate::gate::Gate;
 use crate::notify::{Announcer, Ear};
 use crate::options::{Hints, Options};
@@ -47,7 +47,7 @@ impl PostgresStore {
         let connections = options.connections.max(4);
         let readers = connections / 3;
         let pool = pool(
-            with_timeouts(connect.clone(), &options),
+            with_bounds(connect.clone(), &options),
             connections,
             &options,
         );
@@ -105,9 +105,14 @@ pub(crate) fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError>
         .disable_statement_logging())
 }
 
-fn with_timeouts(connect: PgConnectOptions, options: &Options) -> PgConnectOptions {
+/// Bounds what a statement may take, and keeps the planner from what pays for long statements only:
+/// it takes a page of a long log for one of them, and starting workers or compiling takes longer
+/// than the page.
+fn with_bounds(connect: PgConnectOptions, options: &Options) -> PgConnectOptions {
     let ms = |duration: Duration| duration.as_millis().to_string();
     connect.options([
+        ("jit", "off".to_owned()),
+        ("max_parallel_workers_per_gather", "0".to_owned()),
         ("statement_timeout", ms(options.statement_timeout)),
         ("lock_timeout", ms(options.lock_timeout)),
         (
@@ -140,6 +145,11 @@ pub(crate) async fn first_connection(
 ) -> Result<PgConnection, StoreError> {
     match timeout(patience, connect.connect()).await {
         Ok(Ok(conn)) => Ok(conn),
+        Ok(Err(error)) if is_no_such_database(&error) => {
+            // Without a name in the URL it is the user's.
+            let name = connect.get_database().unwrap_or(connect.get_username());
+            Err(StoreError::NoDatabase(name.to_owned()))
+        }
         Ok(Err(error)) => Err(unavailable(format!("no connection to PostgreSQL: {error}"))),
         Err(_elapsed) => Err(unavailable("PostgreSQL does not answer")),
     }
@@ -226,4 +236,19 @@ pub(crate) async fn schema_version(conn: &mut PgConnection) -> Result<i64, Store
         .fetch_one(conn)
         .await
         .map_err(from_sqlx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_statement_is_compiled_or_gets_workers() {
+        let url = "postgres://tapedeck@localhost/tapedeck";
+        let connect = with_bounds(connect_options(url).unwrap(), &Options::new(url));
+        let settings = connect.get_options().unwrap();
+        for setting in ["jit=off", "max_parallel_workers_per_gather=0"] {
+            assert!(settings.contains(setting), "{settings}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::error::{from_sqlx, internal, unavailable};
+use crate::error::{from_sqlx, internal, overloaded, unavailable};
 use crate::record;
 use crate::rows::{
     checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape,
@@ -70,7 +70,7 @@ impl PostgresReader {
         self.statements.fetch_add(statements, Ordering::Relaxed);
         let permit = timeout(self.patience, self.share.acquire())
             .await
-            .map_err(|_elapsed| unavailable("too many reads wait for the database"))?
+            .map_err(|_elapsed| overloaded("too many reads wait for the database"))?
             .map_err(|_closed| unavailable("the store is closed"))?;
         let conn = self.pool.acquire().await.map_err(from_sqlx)?;
         Ok(Reading {

@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::database::PostgresDatabase;
-use crate::error::unavailable;
+use crate::error::overloaded;
 use crate::gate::{Gate, Ticket};
 use crate::notify::{Announcer, Ear};
 use crate::options::Hints;
@@ -127,6 +127,6 @@ async fn run(
 ) -> Result<(), Failure> {
     let pass = timeout(patience, ticket.pass()).await;
     let _pass =
-        pass.map_err(|_elapsed| unavailable("the command's turn did not come in time"))??;
+        pass.map_err(|_elapsed| overloaded("the command's turn did not come in time"))??;
     transactions.run(work).await
 }

@@ -1,8 +1,11 @@
 //! Copies of a whole database as rows, out of one read transaction and into one write transaction.
 //! Its statements are made from the one list of tables that both stores follow.
 
+use std::fmt;
+
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
+use serde_json::value::RawValue;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
 use tapedeck_store::archive::{Cell, Column, Kind, TABLES, Table, Translation};
@@ -90,6 +93,11 @@ fn columns(table: &Table) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
+fn every_row(table: &Table) -> String {
+    let (columns, name, key) = (columns(table), table.name, table.key);
+    format!("SELECT {columns} FROM {name} ORDER BY {key}")
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "the statement is made from the constant list of tables"
@@ -100,13 +108,7 @@ async fn export_table(
     translation: &Translation,
     sink: &mut dyn RowSink,
 ) -> Result<(), ArchiveError> {
-    let statement = format!(
-        "SELECT {} FROM {} ORDER BY {}",
-        columns(table),
-        table.name,
-        table.key
-    );
-    let mut rows = sqlx::query(AssertSqlSafe(statement)).fetch(conn);
+    let mut rows = sqlx::query(AssertSqlSafe(every_row(table))).fetch(conn);
     while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
         let mut cells = Vec::with_capacity(table.columns.len());
         for (index, column) in table.columns.iter().enumerate() {
@@ -116,6 +118,63 @@ async fn export_table(
         sink.take(table, cells).await?;
     }
     Ok(())
+}
+
+/// What can't be read, of all rows: a few more than `most` at most.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the statements are made from the constant list of tables"
+)]
+pub(crate) async fn unreadable(
+    conn: &mut SqliteConnection,
+    most: u32,
+) -> Result<Vec<StoreError>, StoreError> {
+    let mut found = Vec::new();
+    for table in TABLES {
+        let mut rows = sqlx::query(AssertSqlSafe(every_row(table))).fetch(&mut *conn);
+        while let Some(row) = rows.try_next().await.map_err(from_sqlx)? {
+            if found.len() > most as usize {
+                return Ok(found);
+            }
+            for (index, column) in table.columns.iter().enumerate() {
+                if !is_readable(&row, index, table, column) {
+                    let key = Key { row: &row, table };
+                    found.push(At::new(table.name, &key).bad(column.name));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn is_readable(row: &SqliteRow, index: usize, table: &'static Table, column: &Column) -> bool {
+    match (column.kind, cell(row, index, table, column)) {
+        (Kind::Json, Ok(Cell::Text(text))) => serde_json::from_str::<&RawValue>(&text).is_ok(),
+        (_, read) => read.is_ok(),
+    }
+}
+
+/// A row by its key.
+struct Key<'a> {
+    row: &'a SqliteRow,
+    table: &'static Table,
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.table.key_index().and_then(|index| {
+            let column = self.table.columns.get(index)?;
+            cell(self.row, index, self.table, column).ok()
+        });
+        match key {
+            Some(Cell::Integer(number)) => number.fmt(f),
+            Some(Cell::Text(text)) => text.fmt(f),
+            Some(Cell::Id(id)) => id.fmt(f),
+            Some(Cell::Null | Cell::Flag(_) | Cell::Digest(_)) | None => {
+                f.write_str("without a key")
+            }
+        }
+    }
 }
 
 fn cell(

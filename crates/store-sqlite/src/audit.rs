@@ -5,8 +5,9 @@ use sqlx::{Connection as _, SqliteConnection};
 use tapedeck_domain::{RunId, SessionId};
 use tapedeck_store::{Audit, AuditRequest, Check, Checked, Finding, StoreError};
 
+use crate::archive::unreadable;
 use crate::encode::At;
-use crate::error::from_sqlx;
+use crate::error::{from_sqlx, is_of_the_data};
 use crate::file::SqliteFile;
 use crate::store::SqliteStore;
 
@@ -37,9 +38,12 @@ impl Audit for SqliteFile {
         let mut moment = conn.begin().await.map_err(from_sqlx)?;
         let mut checked = Vec::with_capacity(request.checks.len());
         for check in &request.checks {
-            let rows = broken(&mut moment, *check, request).await?;
-            let findings: Result<Vec<_>, _> = rows.into_iter().map(Finding::try_from).collect();
-            checked.push(Checked::new(*check, findings?, request.most));
+            let found = match findings(&mut moment, *check, request).await {
+                Ok(found) => Checked::new(*check, found, request.most),
+                Err(error) if is_of_the_data(&error) => Checked::stopped(*check, &error),
+                Err(error) => return Err(error),
+            };
+            checked.push(found);
         }
         moment.rollback().await.map_err(from_sqlx)?;
         conn.close().await.map_err(from_sqlx)?;
@@ -61,15 +65,19 @@ macro_rules! rows {
     };
 }
 
-/// The rows that break a check, one more than asked for.
-async fn broken(
+/// What breaks a check, one more than asked for.
+async fn findings(
     conn: &mut SqliteConnection,
     check: Check,
     request: &AuditRequest,
-) -> Result<Vec<FindingRow>, StoreError> {
+) -> Result<Vec<Finding>, StoreError> {
     let (most, patience) = (i64::from(request.most) + 1, request.patience_ms);
     let rows = match check {
         Check::FileIsSound => rows!(conn, "queries/audit/file_is_sound.sql", most),
+        Check::Readable => {
+            let found = unreadable(conn, request.most).await?;
+            return Ok(found.iter().map(Finding::of).collect());
+        }
         Check::References => rows!(conn, "queries/audit/references.sql", most),
         Check::Heads => rows!(conn, "queries/audit/heads.sql", most),
         Check::Copies => rows!(conn, "queries/audit/copies.sql", most),
@@ -116,5 +124,6 @@ async fn broken(
         Check::Results => rows!(conn, "queries/audit/results.sql", most),
         Check::Digests => rows!(conn, "queries/audit/digests.sql", most),
     };
-    rows.map_err(from_sqlx)
+    let rows = rows.map_err(from_sqlx)?;
+    rows.into_iter().map(Finding::try_from).collect()
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 use tapedeck_domain::id::LogId;
-use tapedeck_store::StoreError;
+use tapedeck_store::{ArchiveError, StoreError};
 use uuid::Builder;
 
 use crate::clock::Clock;
@@ -27,12 +27,14 @@ pub struct Backup {
 
 impl SqliteFile {
     /// Writes a copy to `target`, where nothing may be yet.
-    pub async fn backup(&self, target: &Path) -> Result<Backup, StoreError> {
-        refuse_existing(target)?;
+    pub async fn backup(&self, target: &Path) -> Result<Backup, ArchiveError> {
+        if target.symlink_metadata().is_ok() {
+            return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
+        }
         let part = Part::create(target)?;
         self.copy_into(&part.0).await?;
         let log_id = finish(&part.0).await?;
-        let bytes = part.publish(target).map_err(at(target))?;
+        let bytes = part.publish(target)?;
         Ok(Backup { log_id, bytes })
     }
 
@@ -86,16 +88,15 @@ struct Part(PathBuf);
 
 impl Part {
     /// An empty file, for its owner alone, beside the target.
-    fn create(target: &Path) -> Result<Self, StoreError> {
+    fn create(target: &Path) -> io::Result<Self> {
         let mut name = target.as_os_str().to_owned();
         name.push(format!(".{:08x}.part", rand::random::<u32>()));
         let part = PathBuf::from(name);
-        let made = OpenOptions::new()
+        OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&part);
-        made.map_err(at(&part))?;
+            .open(&part)?;
         Ok(Self(part))
     }
 
@@ -115,24 +116,5 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.0);
-    }
-}
-
-fn refuse_existing(target: &Path) -> Result<(), StoreError> {
-    match target.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(at(target)(error)),
-        Ok(_) => Err(StoreError::Locked(format!(
-            "`{}` is there already, and a backup overwrites nothing",
-            target.display()
-        ))),
-    }
-}
-
-fn at(path: &Path) -> impl Fn(io::Error) -> StoreError {
-    let path = path.display().to_string();
-    move |error| match error.kind() {
-        io::ErrorKind::StorageFull => StoreError::StorageFull,
-        _ => internal(format!("`{path}`: {error}")),
     }
 }

@@ -1,14 +1,20 @@
 //! What SQLite's errors mean to the store. The difference that matters: which of them can have
 //! ended the whole transaction (rules R3), and which make this process untrustworthy.
 
+use std::path::Path;
+
 use sqlx::error::DatabaseError;
 use tapedeck_store::StoreError;
 
+/// What a statement did to its values.
+const ERROR: i32 = 1;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
 const IO: i32 = 10;
+const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
 const CONSTRAINT: i32 = 19;
+const NO_DATABASE: i32 = 26;
 const IO_FSYNC: i32 = IO + (4 << 8);
 const IO_DIR_FSYNC: i32 = IO + (5 << 8);
 /// The index of the write-ahead log can't grow: the disk is full.
@@ -50,8 +56,14 @@ pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
         Some(IO_SHM_SIZE) => return StoreError::StorageFull,
         Some(code) if code & 0xff == FULL => return StoreError::StorageFull,
         Some(code) if matches!(code & 0xff, BUSY | LOCKED) => {
-            return StoreError::Unavailable {
+            return StoreError::Overloaded {
                 reason: "another process keeps the database busy".to_owned(),
+            };
+        }
+        Some(code) if matches!(code & 0xff, CORRUPT | NO_DATABASE) => {
+            let said = error.as_database_error().map(DatabaseError::message);
+            return StoreError::Damaged {
+                reason: said.unwrap_or_default().to_owned(),
             };
         }
         Some(_) | None => {}
@@ -78,6 +90,36 @@ pub(crate) fn is_io(error: &sqlx::Error) -> bool {
     code(error).is_some_and(|code| code & 0xff == IO && code != IO_SHM_SIZE)
 }
 
+/// Says which file is damaged; for `map_err`.
+pub(crate) fn in_file(path: &Path) -> impl Fn(StoreError) -> StoreError + '_ {
+    move |error| match error {
+        StoreError::Damaged { reason } => StoreError::Damaged {
+            reason: format!("`{}`: {reason}", path.display()),
+        },
+        other => other,
+    }
+}
+
+/// Whether what is stored is the reason, for whoever looks at all of it.
+pub(crate) fn is_of_the_data(error: &StoreError) -> bool {
+    match error {
+        StoreError::Damaged { .. } | StoreError::Inconsistent { .. } => true,
+        // Such as text that a function can't take as JSON.
+        StoreError::Internal(source) => {
+            let code = source.downcast_ref::<sqlx::Error>().and_then(code);
+            code.is_some_and(|code| code == ERROR)
+        }
+        StoreError::Unavailable { .. }
+        | StoreError::Overloaded { .. }
+        | StoreError::OutcomeUnknown { .. }
+        | StoreError::StorageFull
+        | StoreError::NoDatabase(_)
+        | StoreError::SchemaTooNew { .. }
+        | StoreError::SchemaTooOld { .. }
+        | StoreError::Locked(_) => false,
+    }
+}
+
 /// Whether a sync failed under a statement: the page cache can't be trusted any more.
 pub(crate) fn is_failed_sync(error: &StoreError) -> bool {
     let StoreError::Internal(source) = error else {
@@ -102,8 +144,11 @@ pub(crate) fn is_local(error: &StoreError) -> bool {
                     .is_some_and(|code| code & 0xff == CONSTRAINT)
         }
         StoreError::Unavailable { .. }
+        | StoreError::Overloaded { .. }
         | StoreError::OutcomeUnknown { .. }
         | StoreError::StorageFull
+        | StoreError::NoDatabase(_)
+        | StoreError::Damaged { .. }
         | StoreError::SchemaTooNew { .. }
         | StoreError::SchemaTooOld { .. }
         | StoreError::Locked(_) => false,

@@ -13,7 +13,7 @@ use tapedeck_store::archive::{Origin, Translation};
 
 use crate::clock::Clock;
 use crate::encode::At;
-use crate::error::{from_sqlx, internal};
+use crate::error::{from_sqlx, in_file, internal};
 use crate::open::{FILE, known_schema, schema_version};
 
 /// How long a look waits while a server starts or checkpoints.
@@ -35,7 +35,8 @@ impl SqliteFile {
     /// Looks at a file, which must be there and have the present schema.
     pub async fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let file = Self::new(path, Clock::system());
-        let found = schema_version(&mut file.connect().await?).await?;
+        let mut conn = file.connect().await?;
+        let found = schema_version(&mut conn).await.map_err(in_file(path))?;
         let known = known_schema();
         match found.cmp(&known) {
             std::cmp::Ordering::Equal => Ok(file),
@@ -67,7 +68,7 @@ impl SqliteFile {
                 StoreError::Internal(source) => {
                     internal(format!("`{}`: {source}", self.path.display()))
                 }
-                other => other,
+                other => in_file(&self.path)(other),
             })
     }
 

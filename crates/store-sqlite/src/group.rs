@@ -244,6 +244,9 @@ fn again(failure: &Failure) -> Option<StoreError> {
         Failure::Store(StoreError::Unavailable { reason }) => Some(StoreError::Unavailable {
             reason: reason.clone(),
         }),
+        Failure::Store(StoreError::Overloaded { reason }) => Some(StoreError::Overloaded {
+            reason: reason.clone(),
+        }),
         Failure::Store(StoreError::OutcomeUnknown { reason }) => Some(StoreError::OutcomeUnknown {
             reason: reason.clone(),
         }),

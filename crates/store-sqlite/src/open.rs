@@ -14,7 +14,7 @@ use tapedeck_store::StoreError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::error::{from_sqlx, internal};
+use crate::error::{from_sqlx, in_file, internal};
 use crate::file::SqliteFile;
 use crate::group::WriteConnection;
 use crate::lock::{DirLock, TRIES, canonical_dir};
@@ -91,7 +91,8 @@ async fn prepare(
     lock: &mut DirLock,
 ) -> Result<SqliteConnection, StoreError> {
     for _ in 0..TRIES {
-        if let Some(conn) = connect_if_current(connect).await? {
+        let file = connect.get_filename();
+        if let Some(conn) = connect_if_current(connect).await.map_err(in_file(file))? {
             return Ok(conn);
         }
         if lock.try_alone()? {

@@ -71,18 +71,16 @@ impl Queue {
     /// Takes a command in, or refuses it at once.
     pub(crate) fn push(&self, lane: Lane, command: Command) -> Result<(), StoreError> {
         let mut state = self.state();
-        let refusal = if let Some(reason) = state.closed {
-            Some(reason)
-        } else if state.commands >= self.max_commands
-            || (state.commands > 0 && state.bytes.saturating_add(command.weight) > self.max_bytes)
-        {
-            Some("too many commands wait for the writer")
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
+        if let Some(reason) = state.closed {
             return Err(StoreError::Unavailable {
                 reason: reason.to_owned(),
+            });
+        }
+        if state.commands >= self.max_commands
+            || (state.commands > 0 && state.bytes.saturating_add(command.weight) > self.max_bytes)
+        {
+            return Err(StoreError::Overloaded {
+                reason: "too many commands wait for the writer".to_owned(),
             });
         }
         state.put(lane, command);
@@ -311,7 +309,8 @@ mod tests {
     fn a_queue_is_bounded_in_bytes_and_refuses_after_its_close() {
         let queue = Queue::new(100, 10);
         queue.push(Lane::Append, command(1, None, 50)).unwrap();
-        assert!(queue.push(Lane::Append, command(2, None, 1)).is_err());
+        let refused = queue.push(Lane::Append, command(2, None, 1));
+        assert!(matches!(refused, Err(StoreError::Overloaded { .. })));
         queue.close("closing");
         take(&queue);
         let refused = queue.push(Lane::Append, command(3, None, 1));

@@ -65,6 +65,15 @@ pub struct Table {
     pub columns: &'static [Column],
 }
 
+impl Table {
+    /// Where the key is among the columns.
+    pub fn key_index(&self) -> Option<usize> {
+        self.columns
+            .iter()
+            .position(|column| column.name == self.key)
+    }
+}
+
 /// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cell {

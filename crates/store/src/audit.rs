@@ -48,6 +48,8 @@ pub enum Scope {
 checks! {
     /// The file, or each index, is sound.
     FileIsSound = "file_is_sound": History,
+    /// Every row can be read, and JSON is JSON.
+    Readable = "readable": History,
     /// Every row that a row refers to is there.
     References = "references": History,
     /// Every session has a head.
@@ -184,6 +186,17 @@ pub struct Finding {
     pub detail: String,
 }
 
+impl Finding {
+    /// A row that can't be read.
+    pub fn of(error: &StoreError) -> Self {
+        Self {
+            session_id: None,
+            run_id: None,
+            detail: error.to_string(),
+        }
+    }
+}
+
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
@@ -196,6 +209,11 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// A check that stopped at something which can't be read.
+    pub fn stopped(check: Check, why: &StoreError) -> Self {
+        Self::new(check, vec![Finding::of(why)], 1)
+    }
+
     /// What a check found, where one finding more than `most` was looked for.
     pub fn new(check: Check, mut findings: Vec<Finding>, most: u32) -> Self {
         let more = findings.len() > most as usize;

@@ -5,9 +5,15 @@ use tapedeck_domain::Rejection;
 /// A failure of the store itself.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store can't take the command now; nothing was written. Retry later.
-    #[error("the store is busy or away: {reason}")]
+    /// The store is away or about to close; nothing was written. Retry later.
+    #[error("the store is away: {reason}")]
     Unavailable {
+        /// Why, for the log.
+        reason: String,
+    },
+    /// The store has too much to do; nothing was written. Retry later.
+    #[error("the store is busy: {reason}")]
+    Overloaded {
         /// Why, for the log.
         reason: String,
     },
@@ -21,6 +27,15 @@ pub enum StoreError {
     /// The disk is full; nothing was written (rules R3).
     #[error("the disk that holds the database is full")]
     StorageFull,
+    /// The database's server has no database of this name.
+    #[error("there is no database `{0}` on the PostgreSQL server")]
+    NoDatabase(String),
+    /// The database itself is damaged, or is none.
+    #[error("the database is damaged: {reason}")]
+    Damaged {
+        /// What the engine says.
+        reason: String,
+    },
     /// A row can't be read as what it should be.
     #[error("`{table}`.`{column}` holds something unreadable in row {row}")]
     Inconsistent {

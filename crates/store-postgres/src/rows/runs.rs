@@ -295,6 +295,7 @@ impl RunRows for PostgresTx<'_> {
         Ok(run_id.map(RunId::new))
     }
 
+    /// One statement for each of the two indexes that hold runs by the numbers of their ends.
     async fn supersede_runs(
         &mut self,
         session: SessionKey,
@@ -302,18 +303,32 @@ impl RunRows for PostgresTx<'_> {
         by: CheckpointId,
         at: Timestamp,
     ) -> Rows<u64> {
-        let done = sqlx::query!(
+        let seq = integer(session_seq);
+        let active = sqlx::query!(
             "UPDATE runs SET superseded_at = $3, superseded_by_checkpoint_id = $4
-             WHERE session_key = $1 AND settled_seq > $2 AND superseded_at IS NULL",
+             WHERE session_key = $1 AND settled_seq > $2 AND superseded_at IS NULL
+               AND NOT ended_queued",
             session.0,
-            integer(session_seq),
+            seq,
             at.0,
             by.uuid(),
         )
         .execute(self.conn())
         .await
         .map_err(from_sqlx)?;
-        Ok(done.rows_affected())
+        let queued = sqlx::query!(
+            "UPDATE runs SET superseded_at = $3, superseded_by_checkpoint_id = $4
+             WHERE session_key = $1 AND settled_seq > $2 AND superseded_at IS NULL
+               AND ended_queued",
+            session.0,
+            seq,
+            at.0,
+            by.uuid(),
+        )
+        .execute(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(active.rows_affected() + queued.rows_affected())
     }
 
     async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>> {

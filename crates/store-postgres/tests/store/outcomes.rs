@@ -245,7 +245,7 @@ async fn a_lock_that_does_not_come_is_busy_and_not_a_failure() {
     })
     .await;
     assert!(
-        matches!(outcome, Err(Failure::Store(StoreError::Unavailable { .. }))),
+        matches!(outcome, Err(Failure::Store(StoreError::Overloaded { .. }))),
         "{outcome:?}"
     );
     conn.close().await.unwrap();

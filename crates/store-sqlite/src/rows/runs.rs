@@ -305,6 +305,7 @@ impl RunRows for SqliteTx<'_> {
         At::new("runs", &session.0).maybe_id("run_id", run.as_deref(), RunId::new)
     }
 
+    /// One statement for each of the two indexes that hold runs by the numbers of their ends.
     async fn supersede_runs(
         &mut self,
         session: SessionKey,
@@ -313,9 +314,10 @@ impl RunRows for SqliteTx<'_> {
         at: Timestamp,
     ) -> Rows<u64> {
         let (seq, by) = (integer(session_seq), blob(by.uuid()));
-        let done = sqlx::query!(
+        let active = sqlx::query!(
             "UPDATE runs SET superseded_at = ?, superseded_by_checkpoint_id = ?
-             WHERE session_key = ? AND settled_seq > ? AND superseded_at IS NULL",
+             WHERE session_key = ? AND settled_seq > ? AND superseded_at IS NULL
+               AND ended_queued = 0",
             at.0,
             by,
             session.0,
@@ -324,7 +326,19 @@ impl RunRows for SqliteTx<'_> {
         .execute(self.write().await?)
         .await
         .map_err(from_sqlx)?;
-        Ok(done.rows_affected())
+        let queued = sqlx::query!(
+            "UPDATE runs SET superseded_at = ?, superseded_by_checkpoint_id = ?
+             WHERE session_key = ? AND settled_seq > ? AND superseded_at IS NULL
+               AND ended_queued = 1",
+            at.0,
+            by,
+            session.0,
+            seq,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        Ok(active.rows_affected() + queued.rows_affected())
     }
 
     async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>> {

@@ -324,7 +324,7 @@ async fn a_full_queue_refuses_at_once_and_a_gone_caller_cancels_nothing() {
     let refused = run(store.as_ref(), |_| Box::pin(async { Ok(()) })).await;
     assert!(matches!(
         refused,
-        Err(Failure::Store(StoreError::Unavailable { .. }))
+        Err(Failure::Store(StoreError::Overloaded { .. }))
     ));
     for caller in callers {
         caller.abort();

@@ -95,13 +95,22 @@ const HOT: &[(&str, &str, bool)] = &[
     ),
     ("WHERE s.session_id = ?1", "events_by_session", false),
     ("e.session_seq > ?\n", "events_by_session", false),
-    ("e.event_id IN (SELECT value", "events_by_run", false),
+    (
+        "e.event_id IN (SELECT value",
+        "events_by_run (run_key=? AND event_id=?)",
+        false,
+    ),
     ("AND ended_queued = 0", "runs_settled", false),
     ("status = 'interrupted'", "runs_interrupted", false),
-    // A restore looks at all runs of its session.
+    // A restore finds what it puts aside, however many runs came before.
     (
-        "settled_seq > ? AND superseded_at",
-        "runs_by_session",
+        "settled_seq > ? AND superseded_at IS NULL\n               AND ended_queued = 0",
+        "runs_settled (session_key=? AND settled_seq>?)",
+        false,
+    ),
+    (
+        "settled_seq > ? AND superseded_at IS NULL\n               AND ended_queued = 1",
+        "runs_ended_queued (session_key=? AND settled_seq>?)",
         false,
     ),
     ("r.settled_seq <= ?", "runs_settled", false),
