@@ -15,9 +15,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Claim, prompt, session_in, text, words};
-use crate::chaos::{Beside, Crowd, Seed, leave_somewhere, moment, trouble};
+use crate::chaos::{Beside, Crowd, leave_somewhere, moment, trouble};
 use crate::http::Request;
 use crate::load::{Hand, World};
+use crate::seed::Seed;
 use crate::server::{Place, Server};
 use crate::wait::{eventually, within};
 
@@ -295,7 +296,7 @@ async fn connections_at_work(server: &Server, sessions: &[String], database: &st
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_leave_anywhere_cost_no_connection() {
-    let seed = Seed::printed("abandoned");
+    let seed = Seed::of_this_run();
     let mut rng = seed.of(0);
     let place = Arc::new(Place::on_postgres().await);
     let server = Server::scaled(&place, SCALE).await;

@@ -8,9 +8,10 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use tokio::time::Instant;
 
-use crate::chaos::{Crowd, Seed, moment, trouble};
+use crate::chaos::{Crowd, moment, trouble};
 use crate::database;
 use crate::load::{Hand, POOL, World, prompting};
+use crate::seed::Seed;
 use crate::server::{ExecutorOptions, Place, Server, executor};
 
 /// How long something is killed again and again, restarts included.
@@ -25,7 +26,7 @@ const CLIENTS: u64 = 2;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acked_write_survives_kill9() {
     let begun = Instant::now();
-    let seed = Seed::printed("crash");
+    let seed = Seed::of_this_run();
     let mut rng = seed.of(0);
     let place = Arc::new(Place::new());
     let mut server = Server::scaled(&place, SCALE).await;

@@ -8,9 +8,10 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::api::{self, Claim, is_terminal, prompt, session_in, session_of, text, words};
-use crate::chaos::{Beside, Crowd, Seed};
+use crate::chaos::{Beside, Crowd};
 use crate::http::{Request, events};
 use crate::load::{Hand, World};
+use crate::seed::Seed;
 use crate::server::{ExecutorOptions, Place, Server, ServerOptions, executor};
 use crate::wait::{eventually, within};
 
@@ -124,7 +125,7 @@ async fn a_real_executor_hears_answers_and_cancels_without_any_hint() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_pair_of_servers_works_without_any_hint() {
     const SCALE: f64 = 0.2;
-    let seed = Seed::printed("deaf");
+    let seed = Seed::of_this_run();
     let place = Arc::new(Place::on_postgres().await);
     let (a, b) = (
         deaf(&place, "a", SCALE).await,

@@ -12,6 +12,10 @@ mod http;
 #[expect(dead_code, reason = "shared with other suites, which need more of it")]
 mod postgres;
 #[cfg(test)]
+#[path = "../support/seed.rs"]
+#[expect(dead_code, reason = "shared with other suites, which need more of it")]
+mod seed;
+#[cfg(test)]
 #[path = "../support/server.rs"]
 mod server;
 #[cfg(test)]
@@ -77,6 +81,8 @@ mod operations;
 mod outage;
 #[cfg(test)]
 mod pounding;
+#[cfg(test)]
+mod refusals;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]

@@ -210,6 +210,43 @@ async fn doctor_says_why_it_cannot_look() {
     assert!(older.err.contains("brings it up to date"), "{}", older.err);
 }
 
+/// Bytes of a page of SQLite.
+const PAGE: usize = 4096;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_names_a_damaged_file_and_what_it_cannot_read_in_it() {
+    let place = Arc::new(Place::new());
+    let mut server = Server::start(&place).await;
+    api::spoken(&server, "p", 200).await;
+    server.process.terminate(Duration::from_secs(30)).await;
+    let file = place.data().join("tapedeck.db");
+    // A disk gave a page of the log back as zeros.
+    let mut torn = std::fs::read(&file).unwrap();
+    let word = b"StreamDelta";
+    let at = torn.windows(word.len()).position(|bytes| bytes == word);
+    let page = at.unwrap() / PAGE * PAGE;
+    torn[page..page + PAGE].fill(0);
+    std::fs::write(&file, &torn).unwrap();
+    let report = on_database(&place, &["doctor", "--json"])
+        .await
+        .exits(8)
+        .json_lines()
+        .remove(0);
+    let found = broken(&report);
+    assert!(found.contains(&"file_is_sound"), "{found:?}");
+    assert!(found.contains(&"readable"), "{found:?}");
+    // No database at all.
+    std::fs::write(&file, "not a database, however long it is. ".repeat(100)).unwrap();
+    for command in [&["doctor"][..], &["storage", "check"], &["serve"]] {
+        let told = on_database(&place, command).await.exits(8);
+        assert!(
+            told.err.contains("is damaged") && told.err.contains("tapedeck.db"),
+            "{}",
+            told.err
+        );
+    }
+}
+
 /// Only a data directory has a file to copy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_is_of_one_moment_while_writes_go_on() {

@@ -9,9 +9,10 @@ use rand::RngExt as _;
 use tokio::time::Instant;
 
 use crate::api;
-use crate::chaos::{Beside, Crowd, Seed, moment, trouble};
+use crate::chaos::{Beside, Crowd, moment, trouble};
 use crate::load::{Hand, POOL, World, prompting};
 use crate::postgres::{Cluster, ClusterOptions};
+use crate::seed::Seed;
 use crate::server::{ExecutorOptions, Place, Process, Server, ServerOptions, executor};
 use crate::wait::eventually;
 
@@ -125,7 +126,7 @@ impl Machines {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_or_doubled_whatever_happens_to_postgres_and_its_servers() {
-    let seed = Seed::printed("pounding");
+    let seed = Seed::of_this_run();
     let mut rng = seed.of(0);
     let mut machines = Machines::start().await;
     let mut crowd = Crowd::default();

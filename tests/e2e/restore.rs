@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api::{self, Claim, prompt, session_in, text};
-use crate::chaos::{Beside, Seed, moment, trouble};
+use crate::chaos::{Beside, moment, trouble};
 use crate::database;
 use crate::http::Request;
+use crate::seed::Seed;
 use crate::server::{Place, Server};
 use crate::wait::eventually;
 
@@ -149,7 +150,7 @@ async fn is_over(place: &Place) {
 }
 
 async fn a_restore_is_before_or_after_whenever_the_server_is_killed(source: Arc<Place>) {
-    let seed = Seed::printed("restore");
+    let seed = Seed::of_this_run();
     let mut rng = seed.of(0);
     let mut server = Server::start(&source).await;
     let (session, checkpoint) = long_session(server.address).await;

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::RngExt as _;
 use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::api::{self, Claim, prompt, session_in, spoken, words};
 use crate::http::{Frame, Frames, Request, events};
+use crate::seed::Seed;
 use crate::server::{Place, Server};
 use crate::wait::within;
 
@@ -76,14 +77,11 @@ async fn a_stream_cut_at_any_byte_any_number_of_times_is_the_log(place: Arc<Plac
     let address = server.address;
     // Half of the log is there before, so that cuts fall into the replay, too.
     let claim = spoken(&server, "cuts", 300).await;
-    let seed: u64 = rand::random();
-    eprintln!("seed {seed}");
+    let seed = Seed::of_this_run();
     let mut followers = JoinSet::new();
     for number in 0..8 {
         let (server, session) = (Arc::clone(&server), claim.session_id.clone());
-        followers.spawn(async move {
-            follow_badly(&server, &session, StdRng::seed_from_u64(seed ^ number)).await
-        });
+        followers.spawn(async move { follow_badly(&server, &session, seed.of(number)).await });
     }
     for n in 300..600 {
         claim

@@ -84,7 +84,7 @@ async fn random_faults_change_no_outcome(t: TestControl) {
     let (expected, _faulty) = played(kind, |_| {}).await;
     let seed = Seed::of_this_run();
     for case in 0..Seed::cases(CASES) {
-        let each = seed.0.wrapping_add(u64::from(case));
+        let each = seed.number(u64::from(case));
         let (found, _faulty) = played(kind, |faulty| faulty.fail_randomly(each, PERCENT)).await;
         assert_same(&found, &expected, &format!("case {case}; {seed}"));
     }

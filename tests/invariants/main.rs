@@ -15,6 +15,7 @@ mod faulty_store;
 #[path = "../support/postgres.rs"]
 #[expect(dead_code, reason = "shared with other suites, which need more of it")]
 mod postgres;
+#[cfg(test)]
 #[path = "../support/seed.rs"]
 mod seed;
 #[path = "../support/stores.rs"]

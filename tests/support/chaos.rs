@@ -1,4 +1,4 @@
-//! What chaos tests share: a printed seed, a bound on time that soaks raise, kills at random moments,
+//! What chaos tests share: a bound on time that soaks raise, kills at random moments,
 //! clients that leave, a wire that can be listened in on, and looks at PostgreSQL from beside. It
 //! knows no endpoint, and ends no process that the test didn't start.
 
@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rand::RngExt as _;
 use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -19,44 +19,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::Request;
 
-/// Seeds all that is random in a test but the machine.
-const SEED: &str = "TAPEDECK_TEST_SEED";
 /// How long each chaos test makes trouble, in seconds, where that is longer than by default.
 const SECONDS: &str = "TAPEDECK_TEST_CHAOS_SECONDS";
 
-fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a failure is repeated with its seed, a soak asks for its time"
-    )]
-    let given = std::env::var(name).ok()?;
-    let Ok(value) = given.parse() else {
-        panic!("`{name}` can't be read: {given}");
-    };
-    Some(value)
-}
-
-/// Where the random numbers of a test come from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seed(u64);
-
-impl Seed {
-    /// Chosen, or given by the environment; printed, so that a failure shows it.
-    pub(crate) fn printed(test: &str) -> Self {
-        let seed = variable(SEED).unwrap_or_else(rand::random);
-        eprintln!("{test}: {SEED}={seed}");
-        Self(seed)
-    }
-
-    /// The numbers of one of the test's parts.
-    pub(crate) fn of(self, part: u64) -> StdRng {
-        StdRng::seed_from_u64(self.0 ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-    }
-}
-
 /// How long a test makes trouble.
 pub(crate) fn trouble(default: Duration) -> Duration {
-    variable(SECONDS).map_or(default, |seconds| default.max(Duration::from_secs(seconds)))
+    let Some(given) = std::env::var_os(SECONDS) else {
+        return default;
+    };
+    let seconds = given.to_str().and_then(|text| text.parse().ok());
+    let seconds = seconds.unwrap_or_else(|| panic!("{SECONDS} must be a number"));
+    default.max(Duration::from_secs(seconds))
 }
 
 /// Lets a random time pass. It waits for nothing: the moment of what follows is what is random.

@@ -1,19 +1,24 @@
-//! The seed of a random test: another one each time, said when the test fails, and taken from the
-//! environment to have the same again.
+//! The seed of a random test: another one each time, printed as the test begins so that a failure
+//! shows it, and taken from the environment to have the same again.
 
 use std::fmt;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 
 const SEED: &str = "TAPEDECK_TEST_SEED";
 const CASES: &str = "TAPEDECK_TEST_CASES";
 
 /// A seed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seed(pub(crate) u64);
+pub(crate) struct Seed(u64);
 
 impl Seed {
     /// The one that is asked for, or a new one.
     pub(crate) fn of_this_run() -> Self {
-        Self(number(SEED).unwrap_or_else(rand::random))
+        let seed = Self(number(SEED).unwrap_or_else(rand::random));
+        eprintln!("{seed}");
+        seed
     }
 
     /// How many cases to try: as many as are asked for.
@@ -21,7 +26,17 @@ impl Seed {
         number(CASES).map_or(usual, |cases| u32::try_from(cases).unwrap())
     }
 
-    /// As wide as generators want it.
+    /// Another number for each of the test's parts.
+    pub(crate) fn number(self, part: u64) -> u64 {
+        self.0 ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// Other random numbers for each of the test's parts.
+    pub(crate) fn of(self, part: u64) -> StdRng {
+        StdRng::seed_from_u64(self.number(part))
+    }
+
+    /// As wide as other generators want it.
     pub(crate) fn bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&self.0.to_le_bytes());

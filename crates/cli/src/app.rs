@@ -11,7 +11,7 @@ use crate::args::{Cli, Command};
 use crate::commands;
 use crate::config::Config;
 use crate::context::Context;
-use crate::exit::{self, Exit, Failed};
+use crate::exit::{self, Exit};
 use crate::logs;
 use crate::output::Printer;
 
@@ -97,17 +97,15 @@ fn report(printer: Printer, error: &anyhow::Error, exit: Exit) {
     let problem = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<tapedeck_client::Error>()?.problem());
-    let text = match problem {
-        // The server's sentence says it all; what stands before it says what we were doing.
-        Some(problem) => {
-            let fields = problem.errors.iter();
-            let fields: Vec<_> = fields
-                .map(|field| format!("\n  `{}` {}", field.path, field.message))
-                .collect();
-            format!("{error:#}{}", fields.concat())
+    let mut text = sentence(error);
+    for field in problem.iter().flat_map(|problem| &problem.errors) {
+        // Most often the server's sentence has told it.
+        let reason = field.to_string();
+        if !text.contains(&reason) {
+            text.push_str("\n  ");
+            text.push_str(&reason);
         }
-        None => format!("{error:#}"),
-    };
+    }
     if printer.is_json() {
         printer.error_object(&json!({
             "error": text,
@@ -117,12 +115,30 @@ fn report(printer: Printer, error: &anyhow::Error, exit: Exit) {
         }));
         return;
     }
-    let is_failed = error.downcast_ref::<Failed>().is_some();
     let hint = problem.and_then(|problem| hint(problem.code));
-    let away = (exit == Exit::Unreachable && problem.is_none() && !is_failed).then_some(
+    let is_of_client = error
+        .chain()
+        .any(<dyn std::error::Error>::is::<tapedeck_client::Error>);
+    let away = (exit == Exit::Unreachable && problem.is_none() && is_of_client).then_some(
         "is the server running? `tapedeck serve` starts one; without `--server` none is needed",
     );
     printer.error(text, hint.or(away));
+}
+
+/// An error with its causes. Some have their cause's words in their own: those are told once.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let words = cause.to_string();
+        if text.ends_with(&words) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&words);
+    }
+    text
 }
 
 /// What to do about a refusal, where it isn't plain.
@@ -141,5 +157,19 @@ const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::Unauthorized => Some("give the server's token with `--token-file`"),
         ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+    use tapedeck_store::StoreError;
+
+    #[test]
+    fn an_error_whose_words_have_its_causes_is_told_once() {
+        let broken = StoreError::Internal("it broke".into());
+        let error = Err::<(), _>(broken).context("while asking").unwrap_err();
+        assert_eq!(sentence(&error), "while asking: the store failed: it broke");
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod sessions;
 pub(crate) mod storage;
 
 mod agents;
+mod draft;
 mod following;
 mod local;
 mod rendering;

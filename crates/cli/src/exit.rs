@@ -17,13 +17,13 @@ Exit codes:
    0  it went well
    1  the run failed, or a step of the demo was not as expected
    2  the command line, the configuration or the request breaks a rule
-   3  there is no such session, run, checkpoint, question, executor or database
+   3  there is no such session, run, checkpoint, question, executor, database or file
    4  something else is going on: a run is active, another process owns the session, the data
       directory is in use, the question has another answer
    5  the server can't be reached or can't serve now
    6  the credential is missing or wrong
    7  the run was cancelled or interrupted, or the command was
-   8  a check of the database found something
+   8  a check of the database found something, or the database is damaged
   70  an internal fault";
 
 /// How the process ends.
@@ -156,7 +156,11 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             StoreError::Locked(_)
             | StoreError::SchemaTooNew { .. }
             | StoreError::SchemaTooOld { .. } => Exit::Conflict,
-            StoreError::Unavailable { .. } | StoreError::StorageFull => Exit::Unreachable,
+            StoreError::Unavailable { .. }
+            | StoreError::Overloaded { .. }
+            | StoreError::StorageFull => Exit::Unreachable,
+            StoreError::NoDatabase(_) => Exit::NotFound,
+            StoreError::Damaged { .. } => Exit::Findings,
             StoreError::OutcomeUnknown { .. }
             | StoreError::Inconsistent { .. }
             | StoreError::Internal(_) => Exit::Internal,
@@ -175,7 +179,15 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let error = cause.downcast_ref::<io::Error>()?;
     match error.kind() {
         io::ErrorKind::BrokenPipe => Some(Exit::Success),
-        io::ErrorKind::AddrInUse => Some(Exit::Conflict),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AlreadyExists => Some(Exit::Conflict),
+        io::ErrorKind::NotFound => Some(Exit::NotFound),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(Exit::Unreachable),
+        // A path that was given leads to what can't be used so.
+        io::ErrorKind::IsADirectory
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::InvalidFilename
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::ReadOnlyFilesystem => Some(Exit::Usage),
         _ => None,
     }
 }
@@ -269,6 +281,20 @@ mod tests {
         assert_eq!(Exit::of_error(&locked.into()), Exit::Conflict);
         let option = ExecutorError::Option("lease".to_owned());
         assert_eq!(Exit::of_error(&option.into()), Exit::Usage);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_the_callers_to_change() {
+        for (kind, exit) in [
+            (io::ErrorKind::NotFound, Exit::NotFound),
+            (io::ErrorKind::AlreadyExists, Exit::Conflict),
+            (io::ErrorKind::IsADirectory, Exit::Usage),
+            (io::ErrorKind::PermissionDenied, Exit::Usage),
+            (io::ErrorKind::StorageFull, Exit::Unreachable),
+        ] {
+            let error = anyhow::Error::new(io::Error::from(kind)).context("`file`");
+            assert_eq!(Exit::of_error(&error), exit);
+        }
     }
 
     #[test]

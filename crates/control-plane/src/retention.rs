@@ -154,6 +154,7 @@ fn is_of_the_store(error: &Error) -> bool {
         Error::Draining
             | Error::Store(
                 StoreError::Unavailable { .. }
+                    | StoreError::Overloaded { .. }
                     | StoreError::OutcomeUnknown { .. }
                     | StoreError::StorageFull
             )

@@ -2,9 +2,17 @@
 //! comes from the store's clock and decides.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use jiff::SignedDuration;
+use jiff::civil::{DateTime, date};
+use jiff::fmt::temporal::Pieces;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
+/// The times that RFC 3339 can write in UTC: its years have four digits.
+const WRITABLE: RangeInclusive<i64> = -62_167_219_200_000..=253_402_300_799_999;
 
 /// Wall time in milliseconds since the Unix epoch, shown as RFC 3339 with milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,9 +28,10 @@ impl Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_millisecond(self.0) {
-            Ok(time) => write!(f, "{time:.3}"),
-            Err(_) => write!(f, "{}", self.0),
+        // A `jiff::Timestamp` ends a day earlier than RFC 3339, to have room for any offset.
+        match EPOCH.checked_add(SignedDuration::from_millis(self.0)) {
+            Ok(time) if WRITABLE.contains(&self.0) => write!(f, "{time:.3}Z"),
+            Ok(_) | Err(_) => write!(f, "{}", self.0),
         }
     }
 }
@@ -36,9 +45,18 @@ impl FromStr for Timestamp {
     type Err = InvalidTimestamp;
 
     fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
-        jiff::Timestamp::from_str(text)
-            .map(|time| Self(time.as_millisecond()))
-            .map_err(|_unnamed| InvalidTimestamp)
+        let pieces = Pieces::parse(text).map_err(|_unnamed| InvalidTimestamp)?;
+        let (Some(time), Some(offset)) = (pieces.time(), pieces.to_numeric_offset()) else {
+            return Err(InvalidTimestamp);
+        };
+        let local = pieces.date().to_datetime(time).duration_since(EPOCH);
+        let utc = local - SignedDuration::from_secs(i64::from(offset.seconds()));
+        let ms = i64::try_from(utc.as_millis()).map_err(|_far| InvalidTimestamp)?;
+        if WRITABLE.contains(&ms) {
+            Ok(Self(ms))
+        } else {
+            Err(InvalidTimestamp)
+        }
     }
 }
 
@@ -101,5 +119,37 @@ mod tests {
         assert_eq!(shown, "2023-11-14T22:13:20.007Z");
         assert_eq!(shown.parse(), Ok(Timestamp(1_700_000_000_007)));
         assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn every_millisecond_that_rfc_3339_can_write_is_a_time() {
+        for (text, ms) in [
+            ("0000-01-01T00:00:00.000Z", *WRITABLE.start()),
+            ("1969-12-31T23:59:59.999Z", -1),
+            ("9999-12-31T23:59:59.999Z", *WRITABLE.end()),
+        ] {
+            assert_eq!(text.parse(), Ok(Timestamp(ms)));
+            assert_eq!(Timestamp(ms).to_string(), text);
+        }
+        for (text, ms) in [
+            ("2023-11-15T00:13:20.007+02:00", 1_700_000_000_007),
+            ("9999-12-31T23:59:59.999999Z", *WRITABLE.end()),
+            ("9999-12-31T22:59:59.999-01:00", *WRITABLE.end()),
+            ("0000-01-01T01:00:00+01:00", *WRITABLE.start()),
+        ] {
+            assert_eq!(text.parse(), Ok(Timestamp(ms)), "{text}");
+        }
+        // What isn't a time, has no offset, or has no four digits of a year in UTC.
+        for text in [
+            "yesterday",
+            "2023-11-14",
+            "2023-11-14T22:13:20",
+            "9999-12-31T23:59:59.999-01:00",
+            "0000-01-01T00:00:00+01:00",
+            "+010000-01-01T00:00:00Z",
+            "-000001-12-31T23:59:59Z",
+        ] {
+            assert_eq!(text.parse::<Timestamp>(), Err(InvalidTimestamp), "{text}");
+        }
     }
 }

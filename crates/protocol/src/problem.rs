@@ -1,6 +1,8 @@
 //! Problem documents (RFC 9457): the one shape of every error answer. It never holds the source of
 //! an internal fault, only what the caller may know.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::{CheckpointId, LogId, Rejection, RunId, TapeEntryId, Timestamp};
@@ -19,6 +21,17 @@ pub struct FieldErrorBody {
     pub path: String,
     /// What is wrong with it.
     pub message: String,
+}
+
+/// The sentence about it.
+impl fmt::Display for FieldErrorBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "`{}` {}", self.path, self.message)
+        }
+    }
 }
 
 impl From<&FieldError> for FieldErrorBody {
@@ -147,10 +160,12 @@ impl Problem {
     }
 
     fn of_fields(code: ErrorCode, errors: &[FieldError]) -> Self {
-        let detail = errors.iter().map(sentence).collect::<Vec<_>>().join("; ");
-        let mut problem = Self::new(code, detail);
-        problem.errors = errors.iter().map(FieldErrorBody::from).collect();
-        problem
+        let errors: Vec<_> = errors.iter().map(FieldErrorBody::from).collect();
+        let sentences: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        Self {
+            errors,
+            ..Self::new(code, sentences.join("; "))
+        }
     }
 
     /// Says when to try again.
@@ -165,14 +180,6 @@ impl Problem {
     pub fn extended(mut self, extensions: Extensions) -> Self {
         self.extensions = extensions;
         self
-    }
-}
-
-fn sentence(error: &FieldError) -> String {
-    if error.path.is_empty() {
-        error.message.clone()
-    } else {
-        format!("`{}` {}", error.path, error.message)
     }
 }
 

@@ -194,6 +194,7 @@ fn a_claim_fills_in_the_defaults() {
     &["events[1].event_id", "events[2].event", "events[3].data"])]
 #[case(json!([{"event_id": "e", "event": "Plan"}]), &["serde"])]
 #[case(json!([{"event_id": "e", "event": "Plan", "data": {}, "seq": 1}]), &["serde"])]
+#[case(json!([{"event_id": "e", "event": "Plan", "data": {}, "created_at": "9999-12-31T23:59:59.999Z"}]), &[])]
 #[case(json!([{"event_id": "e", "event": "Plan", "data": {}, "created_at": "yesterday"}]), &["serde"])]
 fn uploads_are_checked(#[case] events: Value, #[case] expected: &[&str]) {
     let body = json!({"executor_id": "x", "claim_token": "1.a", "events": events});

@@ -1,4 +1,4 @@
-//! What handlers are given: who calls and how, identifiers of the path, and the query. Every fault
+//! What handlers are given: who calls and how, the query, and identifiers of the path. Every fault
 //! is a problem document; nothing here looks at a body or decides a rule.
 
 use std::str::FromStr;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, Query as AxumQuery, RawPathParams};
 use http::HeaderValue;
 use http::request::Parts;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tapedeck_control_plane::ControlPlane;
 use tapedeck_domain::digest::Digest;
@@ -34,10 +35,34 @@ pub(crate) struct Call {
 impl FromRequestParts<Arc<ServerState>> for Call {
     type Rejection = Fault;
 
+    /// A handler that takes nothing but the call takes no query either.
     async fn from_request_parts(
         parts: &mut Parts,
         server: &Arc<ServerState>,
     ) -> Result<Self, Fault> {
+        let NoParameters {} = query(parts)?;
+        Self::of(parts, server)
+    }
+}
+
+/// A call with a query that the handler takes.
+#[derive(Debug)]
+pub(crate) struct WithQuery<T>(pub(crate) Call, pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<ServerState>> for WithQuery<T> {
+    type Rejection = Fault;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        server: &Arc<ServerState>,
+    ) -> Result<Self, Fault> {
+        let query = query(parts)?;
+        Ok(Self(Call::of(parts, server)?, query))
+    }
+}
+
+impl Call {
+    fn of(parts: &Parts, server: &Arc<ServerState>) -> Result<Self, Fault> {
         let principal = parts.extensions.get::<Principal>().copied();
         let header = |name: &str| parts.headers.get(name).cloned();
         Ok(Self {
@@ -50,9 +75,7 @@ impl FromRequestParts<Arc<ServerState>> for Call {
             last_event_id: header("last-event-id"),
         })
     }
-}
 
-impl Call {
     pub(crate) fn control(&self) -> &ControlPlane {
         &self.server.control
     }
@@ -105,12 +128,13 @@ impl Call {
         let Some(value) = &self.idempotency_key else {
             return Ok(None);
         };
-        let text = value.to_str().ok().filter(|text| !text.trim().is_empty());
-        match text.filter(|text| text.len() <= limits::NAME_CHARS) {
+        let is_visible = |text: &&str| text.bytes().all(|letter| letter.is_ascii_graphic());
+        let text = value.to_str().ok().filter(is_visible);
+        match text.filter(|text| (1..=limits::NAME_CHARS).contains(&text.len())) {
             Some(text) => Ok(Some(text)),
             None => Err(Fault::malformed(
                 "Idempotency-Key",
-                "must be 1 to 200 visible characters",
+                "must be 1 to 200 visible ASCII characters",
             )),
         }
     }
@@ -179,21 +203,32 @@ async fn parameters<S: Send + Sync, const N: usize>(
         .map_err(|_others| Fault::internal("the route has other parameters"))
 }
 
-/// The query; an unknown parameter is refused like an unknown field.
-#[derive(Debug, Clone)]
-pub(crate) struct Query<T>(pub(crate) T);
+/// The query of a resource that takes none.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
 
-impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+/// Extracted where there is no call: a query is refused.
+#[derive(Debug)]
+pub(crate) struct NoQuery;
+
+impl<S: Sync> FromRequestParts<S> for NoQuery {
     type Rejection = Fault;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
-        match AxumQuery::try_from_uri(&parts.uri) {
-            Ok(AxumQuery(query)) => Ok(Self(query)),
-            Err(error) => {
-                let source = std::error::Error::source(&error);
-                let message = source.map_or_else(|| error.to_string(), ToString::to_string);
-                Err(Fault::malformed("query", &message))
-            }
+        let NoParameters {} = query(parts)?;
+        Ok(Self)
+    }
+}
+
+/// Reads the query; an unknown parameter is refused like an unknown field.
+fn query<T: DeserializeOwned>(parts: &Parts) -> Result<T, Fault> {
+    match AxumQuery::try_from_uri(&parts.uri) {
+        Ok(AxumQuery(query)) => Ok(query),
+        Err(error) => {
+            let source = std::error::Error::source(&error);
+            let message = source.map_or_else(|| error.to_string(), ToString::to_string);
+            Err(Fault::malformed("query", &message))
         }
     }
 }

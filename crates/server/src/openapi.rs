@@ -15,6 +15,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::extract::NoQuery;
 use crate::limits::Limits;
 use crate::routes;
 use crate::state::ServerState;
@@ -85,7 +86,7 @@ fn add_problem(operation: &mut Operation) {
 pub(crate) fn routes(document: OpenApi) -> Router<Arc<ServerState>> {
     let document = Bytes::from(text(document));
     let serve_document =
-        get(move || async move { ([(CONTENT_TYPE, "application/json")], document) });
+        get(move |_: NoQuery| async move { ([(CONTENT_TYPE, "application/json")], document) });
     let page = SwaggerUi::new("/docs").config(Config::from("/openapi.json"));
     Router::new()
         .route("/openapi.json", serve_document)

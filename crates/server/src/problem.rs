@@ -68,7 +68,7 @@ impl Fault {
     /// The answer to a create, a prompt or a resume: overload is 429 (api.md, Errors).
     pub(crate) fn of_admission(error: Error) -> Self {
         let mut fault = Self::from(error);
-        if fault.is_refusal() {
+        if fault.is_overload() {
             let source = fault.0.source.take();
             fault = Self::overloaded(ErrorCode::Overloaded);
             fault.0.source = source;
@@ -84,7 +84,7 @@ impl Fault {
     /// The answer to a claim: overload stops handing out work, which is 404 (stores §7).
     pub(crate) fn of_claim(error: Error) -> Self {
         let mut fault = Self::from(error);
-        if fault.is_refusal() {
+        if fault.is_overload() {
             let source = fault.0.source.take();
             fault = Self::from(&Rejection::NoRunAvailable);
             fault.0.source = source;
@@ -92,13 +92,13 @@ impl Fault {
         fault
     }
 
-    /// Whether the store refused before it wrote anything.
-    fn is_refusal(&self) -> bool {
+    /// Whether the store has too much to do.
+    fn is_overload(&self) -> bool {
         let source = self.0.source.as_ref();
         source.is_some_and(|source| {
             matches!(
                 source.downcast_ref::<StoreError>(),
-                Some(StoreError::Unavailable { .. })
+                Some(StoreError::Overloaded { .. })
             )
         })
     }
@@ -222,7 +222,12 @@ impl From<Target> for Fault {
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
         let fault = match &error {
-            StoreError::Unavailable { .. } => Self::overloaded(ErrorCode::Unavailable),
+            StoreError::Overloaded { .. } => Self::overloaded(ErrorCode::Unavailable),
+            StoreError::Unavailable { .. } => {
+                let detail = "the server's store is away; try again shortly";
+                let problem = Problem::new(ErrorCode::Unavailable, detail);
+                Self::from(problem.retry_after_ms(RETRY_MS))
+            }
             StoreError::OutcomeUnknown { .. } => {
                 let detail = "nobody knows whether the request took effect; with an \
                               `Idempotency-Key` it can be sent again safely";
@@ -233,7 +238,9 @@ impl From<StoreError> for Fault {
                 let problem = Problem::new(ErrorCode::StorageFull, error.to_string());
                 Self::from(problem.retry_after_ms(FULL_DISK_RETRY_MS))
             }
-            StoreError::Inconsistent { .. }
+            StoreError::NoDatabase(_)
+            | StoreError::Damaged { .. }
+            | StoreError::Inconsistent { .. }
             | StoreError::SchemaTooNew { .. }
             | StoreError::SchemaTooOld { .. }
             | StoreError::Locked(_)

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_domain::SessionId;
@@ -37,13 +37,11 @@ struct Story<'a> {
 pub(super) async fn play(t: &TestControl) {
     let seed = Seed::of_this_run();
     for number in 0..Seed::cases(STORIES) {
-        let mut bytes = seed.bytes();
-        bytes[8..12].copy_from_slice(&number.to_le_bytes());
         let mut settings = SessionSettings::default();
         settings.run_target.constraints.max_attempts = Some(2);
         let mut story = Story {
             t,
-            rng: StdRng::from_seed(bytes),
+            rng: seed.of(u64::from(number)),
             session: t.session_with(settings).await,
             calls: Vec::new(),
             next_call: 0,

@@ -88,7 +88,11 @@ async fn backup(target: &Path, context: &Context) -> anyhow::Result<Exit> {
     let Beside::File { file, .. } = Beside::open(&context.config).await? else {
         return Err(on_postgres());
     };
-    let backup = file.backup(&target).await?;
+    let name = named(&target);
+    let backup = file
+        .backup(&target)
+        .await
+        .map_err(failed("written", &name))?;
     let printer = context.printer;
     if printer.is_json() {
         printer.object(&json!({
@@ -115,13 +119,19 @@ async fn export(target: &Path, context: &Context) -> anyhow::Result<Exit> {
     let beside = Beside::open(&context.config).await?;
     let is_stdout = target == Path::new("-");
     let target = config::expand(target)?;
+    let name = if is_stdout {
+        "stdout".to_owned()
+    } else {
+        named(&target)
+    };
+    let failed = failed("written", &name);
     let mut writing = if is_stdout {
         Writing::to_stdout()
     } else {
-        Writing::to_file(&target).await.map_err(failed)?
+        Writing::to_file(&target).await.map_err(&failed)?
     };
-    beside.export(&mut writing).await.map_err(failed)?;
-    let rows = writing.finish().await.map_err(failed)?;
+    beside.export(&mut writing).await.map_err(&failed)?;
+    let rows = writing.finish().await.map_err(&failed)?;
     if is_stdout {
         return Ok(Exit::Success);
     }
@@ -131,13 +141,19 @@ async fn export(target: &Path, context: &Context) -> anyhow::Result<Exit> {
 async fn import(source: &Path, context: &Context) -> anyhow::Result<Exit> {
     let is_stdin = source == Path::new("-");
     let path = config::expand(source)?;
+    let name = if is_stdin {
+        "stdin".to_owned()
+    } else {
+        named(&path)
+    };
+    let failed = failed("read", &name);
     let mut reading = if is_stdin {
         Reading::of_stdin()
     } else {
-        Reading::of_file(&path).await.map_err(failed)?
+        Reading::of_file(&path).await.map_err(&failed)?
     };
     // Before the database is made or touched.
-    reading.begin().await.map_err(failed)?;
+    reading.begin().await.map_err(&failed)?;
     let database = Database::open(&context.config).await?;
     let checked = match database.archive().import(&mut reading).await {
         Ok(()) => doctor::examine(database.audit(), &context.config).await,
@@ -164,26 +180,27 @@ fn told(context: &Context, file: &Path, rows: u64) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What an error of a copy leads to.
-fn failed(error: ArchiveError) -> anyhow::Error {
-    match error {
+fn named(file: &Path) -> String {
+    format!("`{}`", file.display())
+}
+
+/// What an error of a copy leads to, told of the file by the name that it was given.
+fn failed(verb: &str, name: &str) -> impl Fn(ArchiveError) -> anyhow::Error {
+    move |error| match error {
         ArchiveError::Store(error) => error.into(),
         ArchiveError::File(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            Failed::with(
-                Exit::Conflict,
-                "the file is there already, and nothing is overwritten",
-            )
+            let message = format!("{name} is there already, and a copy overwrites nothing");
+            Failed::with(Exit::Conflict, message)
         }
-        ArchiveError::File(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Failed::with(Exit::NotFound, error.to_string())
+        ArchiveError::File(error) => {
+            anyhow::Error::new(error).context(format!("{name} can't be {verb}"))
         }
-        ArchiveError::File(error) => error.into(),
         ArchiveError::NotEmpty { .. } => Failed::with(Exit::Conflict, error.to_string()),
         ArchiveError::NotAnExport
         | ArchiveError::Version { .. }
         | ArchiveError::Schema { .. }
         | ArchiveError::Line { .. }
         | ArchiveError::Truncated { .. }
-        | ArchiveError::Altered { .. } => Failed::usage(error.to_string()),
+        | ArchiveError::Altered { .. } => Failed::usage(format!("{name}: {error}")),
     }
 }

@@ -6,6 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context as _;
 
+use crate::exit::Failed;
+
 /// Replaces a leading `~` by the home directory.
 pub(crate) fn expand(path: &Path) -> anyhow::Result<PathBuf> {
     let mut parts = path.components();
@@ -28,6 +30,10 @@ pub(crate) fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 /// Makes a directory that is only its owner's, and gives its one name.
 pub(crate) fn make_private_dir(path: &Path) -> anyhow::Result<PathBuf> {
     let path = expand(path)?;
+    if path.exists() && !path.is_dir() {
+        let message = format!("`{}` is no directory", path.display());
+        return Err(Failed::usage(message));
+    }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
     made.with_context(|| format!("`{}`", path.display()))?;
     absolute(&path)

@@ -1,9 +1,10 @@
 //! The configured database as it is seen from beside, while servers may be working on it: nothing
 //! is made, migrated, locked or written.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
+use anyhow::Context as _;
 use tapedeck_store::{ArchiveError, Audit, RowSink};
 use tapedeck_store_postgres::{self as postgres, PostgresDatabase};
 use tapedeck_store_sqlite::SqliteFile;
@@ -51,9 +52,17 @@ impl Beside {
 
     /// A file by its own name.
     pub(crate) async fn file(path: &Path) -> anyhow::Result<Self> {
-        if !path.exists() {
-            let message = format!("there is no database `{}`", path.display());
-            return Err(Failed::with(Exit::NotFound, message));
+        let at = path.display();
+        match path.metadata() {
+            Ok(found) if found.is_dir() => {
+                return Err(Failed::usage(format!("`{at}` is a directory")));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let message = format!("there is no database `{at}`");
+                return Err(Failed::with(Exit::NotFound, message));
+            }
+            Err(error) => return Err(error).with_context(|| format!("`{at}` can't be read")),
         }
         Ok(Self::File {
             file: SqliteFile::open_read_only(path).await?,

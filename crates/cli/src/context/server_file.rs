@@ -83,7 +83,7 @@ fn holder(lock: &Path) -> anyhow::Result<Option<String>> {
     let at = || format!("`{}`", lock.display());
     let file = match File::open(lock) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(at),
     };
     match file.try_lock_shared() {
@@ -91,6 +91,14 @@ fn holder(lock: &Path) -> anyhow::Result<Option<String>> {
         Err(TryLockError::WouldBlock) => Ok(Some(std::fs::read_to_string(lock).with_context(at)?)),
         Err(TryLockError::Error(error)) => Err(error).with_context(at),
     }
+}
+
+/// Whether there is no such file, and no directory that it could be in.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// Replaces a file as a whole: a reader finds the old or the new one, never a part.

@@ -15,7 +15,7 @@ use tapedeck_protocol::session::SessionResponse;
 use super::sessions::{path, shown};
 use super::{Answer, next_cursor, page_request};
 use crate::body::Body;
-use crate::extract::{Call, Id, Ids, Query};
+use crate::extract::{Call, Id, Ids, WithQuery};
 use crate::problem::Fault;
 
 /// Captures a checkpoint of an idle session.
@@ -50,9 +50,8 @@ pub(super) async fn create(
     responses((status = 200, body = CheckpointList))
 )]
 pub(super) async fn list(
-    call: Call,
+    WithQuery(call, query): WithQuery<CheckpointsQuery>,
     Id(id): Id<SessionId>,
-    Query(query): Query<CheckpointsQuery>,
 ) -> Answer<CheckpointList> {
     let page = page_request(query.page()?);
     let (control, all) = (call.control(), query.include_superseded);

@@ -14,7 +14,7 @@ use tapedeck_protocol::display::{
 use tapedeck_protocol::event::{After, EventPage, EventResponse, EventSelection, EventsQuery};
 
 use crate::accept::Representation;
-use crate::extract::{Call, Id, Query};
+use crate::extract::{Call, Id, WithQuery};
 use crate::problem::Fault;
 use crate::sse;
 
@@ -33,9 +33,8 @@ use crate::sse;
     )
 )]
 pub(super) async fn of_session(
-    call: Call,
+    WithQuery(call, query): WithQuery<EventsQuery>,
     Id(session_id): Id<SessionId>,
-    Query(query): Query<EventsQuery>,
 ) -> Result<Response, Fault> {
     let selection = query.check(call.last_event_id()?)?;
     answer(&call, session_id, selection).await
@@ -56,9 +55,8 @@ pub(super) async fn of_session(
     )
 )]
 pub(super) async fn of_run(
-    call: Call,
+    WithQuery(call, query): WithQuery<EventsQuery>,
     Id(run_id): Id<RunId>,
-    Query(query): Query<EventsQuery>,
 ) -> Result<Response, Fault> {
     let selection = query.check(call.last_event_id()?)?;
     answer_of_run(&call, run_id, selection).await
@@ -79,9 +77,8 @@ pub(super) async fn of_run(
     )
 )]
 pub(super) async fn displayed_of_run(
-    call: Call,
+    WithQuery(call, mut query): WithQuery<EventsQuery>,
     Id(run_id): Id<RunId>,
-    Query(mut query): Query<EventsQuery>,
 ) -> Result<Response, Fault> {
     if query.format.get_or_insert_with(|| "display".to_owned()) != "display" {
         return Err(Fault::malformed("format", "is `display` here"));

@@ -5,14 +5,14 @@ use tapedeck_protocol::executor::{ExecutorList, ExecutorResponse};
 use tapedeck_protocol::page::PageQuery;
 
 use super::Answer;
-use crate::extract::{Call, Name, Query};
+use crate::extract::{Call, Name, WithQuery};
 
 /// Lists executors by name.
 #[utoipa::path(
     get, path = "/executors", tag = "executors", params(PageQuery),
     responses((status = 200, body = ExecutorList))
 )]
-pub(super) async fn list(call: Call, Query(query): Query<PageQuery>) -> Answer<ExecutorList> {
+pub(super) async fn list(WithQuery(call, query): WithQuery<PageQuery>) -> Answer<ExecutorList> {
     let page = query.check::<String>()?;
     let control = call.control();
     // One more than the page, to know whether it is the last.

@@ -10,7 +10,7 @@ use tapedeck_protocol::event::EventResponse;
 use tapedeck_protocol::feed::{self, DisplayFeedPage, FeedAfter, FeedQuery, FeedResponse};
 
 use crate::accept::Representation;
-use crate::extract::{Call, Query};
+use crate::extract::WithQuery;
 use crate::problem::Fault;
 use crate::sse;
 
@@ -28,7 +28,7 @@ use crate::sse;
         ))
     )
 )]
-pub(super) async fn all(call: Call, Query(query): Query<FeedQuery>) -> Result<Response, Fault> {
+pub(super) async fn all(WithQuery(call, query): WithQuery<FeedQuery>) -> Result<Response, Fault> {
     let selection = query.check(call.last_event_id()?)?;
     let start = match selection.after {
         FeedAfter::Beginning => FeedStart::Beginning,

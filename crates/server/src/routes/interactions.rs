@@ -9,7 +9,7 @@ use tapedeck_protocol::interaction::{
 
 use super::{Answer, next_cursor, page_request};
 use crate::body::Body;
-use crate::extract::{Call, Id, Query};
+use crate::extract::{Call, Id, WithQuery};
 use crate::problem::Fault;
 
 /// Lists questions, newest first.
@@ -18,8 +18,7 @@ use crate::problem::Fault;
     responses((status = 200, body = InteractionList))
 )]
 pub(super) async fn list(
-    call: Call,
-    Query(query): Query<InteractionsQuery>,
+    WithQuery(call, query): WithQuery<InteractionsQuery>,
 ) -> Answer<InteractionList> {
     let selection = query.check()?;
     let filter = InteractionFilter {

@@ -12,7 +12,7 @@ use tapedeck_protocol::views::{RunsQuery, SnapshotResponse};
 
 use super::{Answer, next_cursor, page_request};
 use crate::body::Body;
-use crate::extract::{Call, Id, Query};
+use crate::extract::{Call, Id, WithQuery};
 use crate::problem::Fault;
 
 /// Lists the runs of all sessions, newest first.
@@ -20,7 +20,7 @@ use crate::problem::Fault;
     get, path = "/runs", tag = "runs", params(RunsQuery),
     responses((status = 200, body = RunList))
 )]
-pub(super) async fn list(call: Call, Query(query): Query<RunsQuery>) -> Answer<RunList> {
+pub(super) async fn list(WithQuery(call, query): WithQuery<RunsQuery>) -> Answer<RunList> {
     of_session(&call, None, &query).await
 }
 
@@ -94,9 +94,8 @@ pub(super) async fn cancel(
     params(("run_id" = Uuid, Path), PageQuery), responses((status = 200, body = InteractionList))
 )]
 pub(super) async fn interactions(
-    call: Call,
+    WithQuery(call, query): WithQuery<PageQuery>,
     Id(id): Id<RunId>,
-    Query(query): Query<PageQuery>,
 ) -> Answer<InteractionList> {
     let page = page_request(query.check::<InteractionId>()?);
     call.control().run(call.namespace(), id).await?;

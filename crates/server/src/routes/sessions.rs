@@ -23,7 +23,7 @@ use tapedeck_protocol::views::{RepairResponse, ResultResponse, RunsQuery};
 use super::{Answer, next_cursor, page_request};
 use crate::accept::Representation;
 use crate::body::Body;
-use crate::extract::{Call, Id, Query};
+use crate::extract::{Call, Id, WithQuery};
 use crate::problem::Fault;
 use crate::sse::{self, CancelOnDisconnect};
 
@@ -51,7 +51,7 @@ pub(super) async fn create(call: Call, body: Body) -> Result<Response, Fault> {
     get, path = "/sessions", tag = "sessions", params(PageQuery),
     responses((status = 200, body = SessionList))
 )]
-pub(super) async fn list(call: Call, Query(query): Query<PageQuery>) -> Answer<SessionList> {
+pub(super) async fn list(WithQuery(call, query): WithQuery<PageQuery>) -> Answer<SessionList> {
     let page = page_request(query.check::<SessionId>()?);
     let page = call.control().sessions(call.namespace(), page).await?;
     let now = call.control().now().await?;
@@ -112,9 +112,8 @@ pub(super) async fn configure(
     params(("session_id" = Uuid, Path), DeleteSessionQuery), responses((status = 204))
 )]
 pub(super) async fn delete(
-    call: Call,
+    WithQuery(call, query): WithQuery<DeleteSessionQuery>,
     Id(id): Id<SessionId>,
-    Query(query): Query<DeleteSessionQuery>,
 ) -> Result<StatusCode, Fault> {
     let deleted = call
         .control()
@@ -275,9 +274,8 @@ pub(super) async fn approve(
     params(("session_id" = Uuid, Path), RunsQuery), responses((status = 200, body = RunList))
 )]
 pub(super) async fn runs(
-    call: Call,
+    WithQuery(call, query): WithQuery<RunsQuery>,
     Id(id): Id<SessionId>,
-    Query(query): Query<RunsQuery>,
 ) -> Answer<RunList> {
     super::runs::of_session(&call, Some(id), &query).await
 }

@@ -16,7 +16,7 @@ use tapedeck_protocol::tape::{TapeEntryResponse, TapePage};
 use tapedeck_protocol::views::{TapeQuery, TranscriptQuery, media_type};
 
 use super::Answer;
-use crate::extract::{Call, Id, Query};
+use crate::extract::{Call, Id, WithQuery};
 use crate::problem::Fault;
 
 /// Shows a page of a session's tape.
@@ -25,9 +25,8 @@ use crate::problem::Fault;
     params(("session_id" = Uuid, Path), TapeQuery), responses((status = 200, body = TapePage))
 )]
 pub(super) async fn show(
-    call: Call,
+    WithQuery(call, query): WithQuery<TapeQuery>,
     Id(session_id): Id<SessionId>,
-    Query(query): Query<TapeQuery>,
 ) -> Answer<TapePage> {
     let selection = query.check()?;
     let filter = TapeFilter {
@@ -73,9 +72,8 @@ async fn next_position(
     )))
 )]
 pub(super) async fn transcript(
-    call: Call,
+    WithQuery(call, query): WithQuery<TranscriptQuery>,
     Id(id): Id<SessionId>,
-    Query(query): Query<TranscriptQuery>,
 ) -> Result<Response, Fault> {
     let format = query.check()?;
     let session = call.control().session(call.namespace(), id).await?.session;

@@ -230,7 +230,7 @@ async fn a_key_and_a_command_id_must_agree() {
     let answer = call.header("idempotency-key", "b").send().await;
     answer.is(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request");
     assert_eq!(answer.json["errors"][0]["path"], "command_id");
-    for bad in ["", " ", &"x".repeat(201)] {
+    for bad in ["", " ", "a b", "a\tb", &"x".repeat(201)] {
         let call = api().post("/sessions").json(&json!({}));
         let answer = call.header("idempotency-key", bad).send().await;
         answer.is(StatusCode::BAD_REQUEST, "malformed_request");
@@ -362,6 +362,27 @@ async fn an_overloaded_store_refuses_each_kind_of_request_in_its_own_way() {
     assert_eq!(answer.header(RETRY_AFTER), "1");
     let answer = api.get("/readyz").send().await;
     answer.is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_is_503_for_everybody() {
+    let api = Api::over(Away::away());
+    for path in [
+        "/sessions".to_owned(),
+        format!("/sessions/{ID}/prompt"),
+        format!("/sessions/{ID}/resume"),
+        "/executor/runs/claim".to_owned(),
+    ] {
+        let body = if path.starts_with("/executor") {
+            json!({"executor_id": "x"})
+        } else {
+            crate::support::prompt(&path)
+        };
+        let answer = api.post(&path).json(&body).send().await;
+        answer.is(StatusCode::SERVICE_UNAVAILABLE, "unavailable");
+        assert_eq!(answer.header(RETRY_AFTER), "1");
+        assert_eq!(answer.json["retryable"], true);
+    }
 }
 
 #[tokio::test]

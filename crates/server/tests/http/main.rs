@@ -13,6 +13,8 @@ mod executors;
 #[cfg(test)]
 mod feed;
 #[cfg(test)]
+mod queries;
+#[cfg(test)]
 mod serve;
 #[cfg(test)]
 mod stream;

@@ -11,6 +11,7 @@ use tapedeck_domain::transcript::TranscriptFormat;
 use tapedeck_protocol::tape::TapeEntryResponse;
 use tapedeck_protocol::views::TapeQuery;
 
+use crate::commands::draft;
 use crate::commands::rendering::brief;
 use crate::context::Connection;
 use crate::output::{Printer, or_nothing, time};
@@ -129,8 +130,7 @@ pub(crate) async fn export(
         }
         return Ok(());
     };
-    let written = into_file(path, &mut transcript).await;
-    let bytes = written.with_context(|| format!("`{}` can't be written", path.display()))?;
+    let bytes = into_file(path, &mut transcript).await?;
     if printer.is_json() {
         let done =
             json!({"session_id": args.session, "format": format, "file": path, "bytes": bytes});
@@ -144,19 +144,18 @@ async fn into_file(
     path: &Path,
     transcript: &mut tapedeck_client::Transcript,
 ) -> anyhow::Result<usize> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    };
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let refused = || format!("`{}` can't be written", path.display());
+    let draft = draft::beside(path).with_context(refused)?;
+    let mut file = draft.as_file();
     let mut bytes = 0;
     while let Some(piece) = transcript.next().await {
         let piece = piece?;
-        file.write_all(&piece)?;
+        file.write_all(&piece).with_context(refused)?;
         bytes += piece.len();
     }
-    file.as_file().sync_all()?;
-    file.persist(path)?;
+    file.sync_all().with_context(refused)?;
+    let named = draft.persist(path).map_err(|kept| kept.error);
+    named.with_context(refused)?;
     Ok(bytes)
 }
 

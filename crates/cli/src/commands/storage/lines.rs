@@ -15,6 +15,8 @@ use tokio::io::{
     BufWriter,
 };
 
+use crate::commands::draft;
+
 /// Of a line: more than any row can have.
 const LINE_BYTES: u64 = 256 * 1024 * 1024;
 const BUFFER: usize = 256 * 1024;
@@ -47,9 +49,7 @@ impl Writing {
         if target.symlink_metadata().is_ok() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
         }
-        let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let made = tempfile::NamedTempFile::new_in(dir.unwrap_or(Path::new(".")))?;
-        let (file, path) = made.into_parts();
+        let (file, path) = draft::beside(target)?.into_parts();
         let file = File::from_std(file);
         Ok(Self {
             out: BufWriter::with_capacity(BUFFER, Box::new(file.try_clone().await?)),

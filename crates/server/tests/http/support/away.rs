@@ -22,6 +22,7 @@ use tapedeck_store::{
 #[derive(Debug, Clone, Copy)]
 enum Fails {
     Busy,
+    Away,
     Full,
     Unknown,
     Panics,
@@ -35,6 +36,10 @@ pub(crate) struct Away(Fails);
 impl Away {
     pub(crate) fn store() -> Arc<dyn Store> {
         Arc::new(Self(Fails::Busy))
+    }
+
+    pub(crate) fn away() -> Arc<dyn Store> {
+        Arc::new(Self(Fails::Away))
     }
 
     pub(crate) fn full() -> Arc<dyn Store> {
@@ -56,7 +61,8 @@ impl Away {
     async fn fail<T>(&self) -> Result<T, StoreError> {
         let reason = "the queue is full".to_owned();
         match self.0 {
-            Fails::Busy => Err(StoreError::Unavailable { reason }),
+            Fails::Busy => Err(StoreError::Overloaded { reason }),
+            Fails::Away => Err(StoreError::Unavailable { reason }),
             Fails::Full => Err(StoreError::StorageFull),
             Fails::Unknown => Err(StoreError::OutcomeUnknown { reason }),
             Fails::Panics => panic!("a secret reason"),
