@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tapedeck_control_plane::Error;
 use tapedeck_domain::admit::OnActive;
-use tapedeck_domain::interaction::{InteractionStatus, Scope};
+use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Reply, Scope};
 use tapedeck_domain::session::{ApprovalPolicy, SessionSettings, SessionStatus};
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::{InteractionId, Rejection};
@@ -27,6 +28,11 @@ on_every_store! {
     a_standing_answer_covers_later_questions_of_its_scope,
     an_unknown_question_is_not_found,
     a_held_question_wakes_with_its_answer,
+    form_answered_once_and_survives_restart,
+    a_form_waits_whatever_policies_and_rules_say,
+    a_form_ends_with_the_agent_that_asked_it,
+    an_unanswered_form_expires,
+    an_answer_that_does_not_fit_the_form_leaves_it_open,
 }
 
 async fn approval_answered_once_and_survives_restart(t: TestControl) {
@@ -327,4 +333,146 @@ async fn a_held_question_wakes_with_its_answer(t: TestControl) {
         .unwrap()
         .unwrap();
     assert_eq!(answered.status, InteractionStatus::Denied);
+}
+
+fn filled(branch: &str) -> Reply {
+    Reply::Response(json!({"branch": branch}))
+}
+
+async fn form_answered_once_and_survives_restart(t: TestControl) {
+    let (session, claim) = t.running("e1").await;
+    let asked = t.ask_form(&claim, "q1").await.unwrap();
+    assert_eq!(asked.kind, InteractionKind::Question);
+    assert_eq!(asked.status, InteractionStatus::Pending);
+    let summary = t.view(session).await.session.summary;
+    assert_eq!(summary.status, SessionStatus::WaitingApproval);
+    let t = t.restarted().await;
+    let id = asked.interaction_id;
+    assert_eq!(t.control.interaction(NAMESPACE, id).await.unwrap(), asked);
+    let answered = t.reply(id, filled("main")).await.unwrap();
+    assert_eq!(answered.status, InteractionStatus::Approved);
+    let response = answered.response.clone().unwrap();
+    assert_eq!(response["response"], json!({"branch": "main"}));
+    // The same answer again is fine, another is refused and changes nothing.
+    assert_eq!(t.reply(id, filled("main")).await.unwrap(), answered);
+    for other in [filled("dev"), Reply::Declined] {
+        assert_rejected!(
+            t.reply(id, other).await,
+            Rejection::AlreadyResolved {
+                status: InteractionStatus::Approved,
+                ..
+            }
+        );
+    }
+    let t = t.restarted().await;
+    assert_eq!(t.ask_form(&claim, "q1").await.unwrap(), answered);
+    assert_rejected!(
+        t.ask(&claim, "q1").await,
+        Rejection::RequestIdConflict { .. }
+    );
+    t.complete(&claim).await;
+    let log = t.log(session).await;
+    let of_kind = |kind: &str| {
+        let found: Vec<_> = log.iter().filter(|event| event.kind == kind).collect();
+        assert_eq!(found.len(), 1, "{kind}");
+        found[0].payload.value()
+    };
+    assert_eq!(of_kind("ApprovalRequest")["message"], "Which branch?");
+    let response = of_kind("ApprovalResponse");
+    assert_eq!(response["kind"], "question");
+    assert_eq!(response["response"], json!({"branch": "main"}));
+}
+
+async fn a_form_waits_whatever_policies_and_rules_say(t: TestControl) {
+    let settings = SessionSettings {
+        approval_policy: ApprovalPolicy::Yolo,
+        ..SessionSettings::default()
+    };
+    let session = t.session_with(settings).await;
+    t.prompt(session).await;
+    let claim = t.claim("e1").await;
+    let asked = t.ask_form(&claim, "q1").await.unwrap();
+    assert_eq!(asked.status, InteractionStatus::Pending);
+    // A rule about a tool of the very name that forms stand under covers none of them.
+    let (_, other) = t.running("e2").await;
+    let tool = t.ask_for(&other, "tool", "question").await.unwrap();
+    t.answer_in_scope(tool.interaction_id, true, Scope::Always)
+        .await
+        .unwrap();
+    let asked = t.ask_form(&other, "q1").await.unwrap();
+    assert_eq!(asked.status, InteractionStatus::Pending);
+    let id = asked.interaction_id;
+    for scope in [Scope::Session, Scope::Always] {
+        let yes = t.answer_in_scope(id, true, scope).await;
+        assert_rejected!(yes, Rejection::Invalid(_));
+    }
+    let declined = t.reply(id, Reply::Declined).await.unwrap();
+    assert_eq!(declined.status, InteractionStatus::Denied);
+}
+
+async fn a_form_ends_with_the_agent_that_asked_it(t: TestControl) {
+    let (session, claim) = t.running("e1").await;
+    let asked = t.ask_form(&claim, "q1").await.unwrap();
+    t.pass(65_000).await;
+    t.sweep().await;
+    let id = asked.interaction_id;
+    let ended = t.control.interaction(NAMESPACE, id).await.unwrap();
+    assert_eq!(ended.status, InteractionStatus::Cancelled);
+    assert_rejected!(
+        t.reply(id, filled("main")).await,
+        Rejection::AlreadyResolved {
+            status: InteractionStatus::Cancelled,
+            ..
+        }
+    );
+    t.resume(session).await.unwrap();
+    let claim = t.claim("e2").await;
+    let anew = t.ask_form(&claim, "q1").await.unwrap();
+    assert_ne!(anew.interaction_id, id);
+    assert_eq!(anew.status, InteractionStatus::Pending);
+    // An agent that ends without waiting for its answer leaves no open question either.
+    t.settle(&claim, Ending::Failed).await.unwrap();
+    let ended = t.control.interaction(NAMESPACE, anew.interaction_id).await;
+    assert_eq!(ended.unwrap().status, InteractionStatus::Cancelled);
+    let summary = t.view(session).await.session.summary;
+    assert_eq!(summary.pending_interactions, 0);
+}
+
+async fn an_unanswered_form_expires(t: TestControl) {
+    let (_, claim) = t.running("e1").await;
+    let asked = t.ask_form(&claim, "q1").await.unwrap();
+    for _ in 0..80 {
+        t.pass(50_000).await;
+        t.beat(&claim).await.unwrap();
+    }
+    assert_rejected!(
+        t.reply(asked.interaction_id, filled("main")).await,
+        Rejection::AlreadyResolved { .. }
+    );
+    assert_eq!(t.sweep().await.interactions, 1);
+    let expired = t.ask_form(&claim, "q1").await.unwrap();
+    assert_eq!(expired.status, InteractionStatus::Expired);
+}
+
+async fn an_answer_that_does_not_fit_the_form_leaves_it_open(t: TestControl) {
+    let (session, claim) = t.running("e1").await;
+    let asked = t.ask_form(&claim, "q1").await.unwrap();
+    let id = asked.interaction_id;
+    let before = t.store.dump().await;
+    for wrong in [
+        Reply::Response(json!({})),
+        Reply::Response(json!({"branch": 7})),
+        Reply::Response(json!({"branch": "main", "other": 1})),
+        Reply::Response(json!("main")),
+        Reply::Approval {
+            approved: true,
+            scope: Scope::Once,
+        },
+    ] {
+        assert_rejected!(t.reply(id, wrong).await, Rejection::Invalid(_));
+    }
+    assert_eq!(t.store.dump().await, before);
+    let summary = t.view(session).await.session.summary;
+    assert_eq!(summary.pending_interactions, 1);
+    t.reply(id, filled("main")).await.unwrap();
 }

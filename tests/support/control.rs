@@ -24,7 +24,9 @@ use tapedeck_domain::digest::Digest;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::{Contact, Report};
 use tapedeck_domain::idempotency::IdempotencyKey;
-use tapedeck_domain::interaction::{Answer, Interaction, Question, Scope};
+use tapedeck_domain::interaction::{
+    Answer, Asked, FormRequest, Interaction, Question, Reply, Scope, ToolUse,
+};
 use tapedeck_domain::owner::{Authority, Epoch};
 use tapedeck_domain::run::Run;
 use tapedeck_domain::session::SessionSettings;
@@ -337,14 +339,46 @@ impl TestControl {
             interaction_id: InteractionId::new(self.control.new_id()),
             question: Question {
                 request_id: request_id.to_owned(),
-                tool_name: tool.to_owned(),
-                tool_kind: None,
-                call_id: Some("call-1".to_owned()),
-                arguments: json!({"command": "date"}),
-                options: json!([]),
                 timeout_seconds: 3_600,
+                asked: Asked::Approval(ToolUse {
+                    tool_name: tool.to_owned(),
+                    tool_kind: None,
+                    call_id: Some("call-1".to_owned()),
+                    arguments: json!({"command": "date"}),
+                    options: json!([]),
+                }),
             },
         }
+    }
+
+    /// Asks for a form with the one field `branch`.
+    pub(crate) async fn ask_form(&self, claim: &Claim, request_id: &str) -> Outcome<Interaction> {
+        let schema = json!({
+            "type": "object",
+            "properties": {"branch": {"type": "string"}},
+            "required": ["branch"],
+        });
+        let mut ask = self.ask_command(claim, request_id, "");
+        ask.question.asked = Asked::Form(FormRequest {
+            message: "Which branch?".to_owned(),
+            schema,
+            call_id: None,
+        });
+        self.control.ask(ask, Duration::ZERO).await
+    }
+
+    pub(crate) async fn reply(
+        &self,
+        interaction: InteractionId,
+        reply: Reply,
+    ) -> Outcome<Interaction> {
+        let answer = Answer {
+            reply,
+            feedback: None,
+        };
+        self.control
+            .resolve(NAMESPACE, interaction, answer, "client:test")
+            .await
     }
 
     pub(crate) async fn answer(
@@ -362,14 +396,7 @@ impl TestControl {
         approved: bool,
         scope: Scope,
     ) -> Outcome<Interaction> {
-        let answer = Answer {
-            approved,
-            scope,
-            feedback: None,
-            response: None,
-        };
-        self.control
-            .resolve(NAMESPACE, interaction, answer, "client:test")
+        self.reply(interaction, Reply::Approval { approved, scope })
             .await
     }
 

@@ -6,8 +6,9 @@ use tapedeck_domain::{RunId, limits};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
-    ExecutorList, ExecutorResponse, HeartbeatRequest, HeartbeatResponse, ReleaseRequest,
-    SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadResponse,
+    ExecutorList, ExecutorResponse, HeartbeatRequest, HeartbeatResponse, QuestionRequest,
+    QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse,
+    UploadResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 
@@ -18,6 +19,12 @@ use crate::sessions::Paging;
 
 fn of_run(id: RunId, what: &str) -> Call {
     Call::post(&["executor", "runs", &id.to_string(), what])
+}
+
+/// How long a question is held at most, in seconds.
+fn held(wait_seconds: Option<u32>, timeout_seconds: Option<u32>) -> u32 {
+    let (_, default) = limits::QUESTION_SECONDS;
+    wait_seconds.or(timeout_seconds).unwrap_or(default)
 }
 
 impl Client {
@@ -53,14 +60,25 @@ impl Client {
             .await
     }
 
-    /// Asks a question, or goes on waiting for the answer to one asked before.
+    /// Asks whether a tool may run, or goes on waiting for the answer to a question asked before.
     pub async fn ask(&self, id: RunId, request: &ApprovalRequest) -> Result<ApprovalResponse> {
-        let (_, default) = limits::QUESTION_SECONDS;
-        let held = request
-            .wait_seconds
-            .or(request.timeout_seconds)
-            .unwrap_or(default);
+        let held = held(request.wait_seconds, request.timeout_seconds);
         self.call(of_run(id, "approval").held(held).harmless().json(request)?)
+            .await
+    }
+
+    /// Asks for a form to be filled in, or goes on waiting for it. While `status` is `pending`, ask
+    /// again with the same request. `approved` comes with the `response`, which fits the form;
+    /// `denied` means that the person declined; `expired` and `cancelled`, that nobody will answer.
+    /// In the words of ACP these are accept, decline and cancel. A form that says more than ours may
+    /// is refused with the paths of what is not taken, and nothing is asked.
+    pub async fn ask_question(
+        &self,
+        id: RunId,
+        request: &QuestionRequest,
+    ) -> Result<QuestionResponse> {
+        let held = held(request.wait_seconds, request.timeout_seconds);
+        self.call(of_run(id, "question").held(held).harmless().json(request)?)
             .await
     }
 

@@ -36,9 +36,9 @@ text_enum! {
         ToolResult = "tool_result",
         /// The whole plan: `{entries}`.
         Plan = "plan",
-        /// A question or its end: `{request_id, interaction_id, status, call_id, tool_name,
-        /// arguments, options, timeout_seconds, approved, scope, feedback, resolved_by}`; a question
-        /// leaves the last four null, an answer those before them.
+        /// A question or its end: `{request_id, interaction_id, kind, status, call_id, tool_name,
+        /// arguments, options, message, form, timeout_seconds, approved, scope, feedback, response,
+        /// resolved_by}`; a question leaves the last five null, an answer those before them.
         Approval = "approval",
         /// Where the run or the session stands: `{status, text}`.
         Status = "status",
@@ -311,32 +311,52 @@ fn question(event: &Value) -> Value {
     json!({
         "request_id": event["request_id"],
         "interaction_id": event["interaction_id"],
+        "kind": kind(event),
         "status": event["status"],
         "call_id": call["call_id"],
         "tool_name": call["tool_name"],
         "arguments": bounded(&call["arguments"]).value,
         "options": bounded(&event["options"]).value,
+        "message": event["message"],
+        "form": event["form"],
         "timeout_seconds": event["timeout_seconds"],
         "approved": null,
         "scope": null,
         "feedback": null,
+        "response": null,
         "resolved_by": null,
     })
+}
+
+/// Events of earlier versions name no kind: there were approvals only.
+fn kind(event: &Value) -> Value {
+    match &event["kind"] {
+        Value::Null => json!("approval"),
+        kind @ (Value::Bool(_)
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_)
+        | Value::Object(_)) => kind.clone(),
+    }
 }
 
 fn answer(event: &Value) -> Value {
     json!({
         "request_id": event["request_id"],
         "interaction_id": event["interaction_id"],
+        "kind": kind(event),
         "status": event["status"],
         "call_id": null,
         "tool_name": null,
         "arguments": null,
         "options": null,
+        "message": null,
+        "form": null,
         "timeout_seconds": null,
         "approved": event["approved"],
         "scope": event["scope"],
         "feedback": event["feedback"],
+        "response": bounded(&event["response"]).value,
         "resolved_by": event["resolved_by"],
     })
 }

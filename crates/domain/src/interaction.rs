@@ -1,13 +1,18 @@
 //! Interactions: durable questions with durable answers (design §4.7; rules R15).
 
+mod question;
+
 use serde_json::{Value, json};
 
 use crate::digest::Digest;
 use crate::event::{Draft, EventKind};
+use crate::form::Form;
 use crate::id::{InteractionId, RunId, RunKey, SessionId};
 use crate::rejection::Rejection;
 use crate::session::{ApprovalPolicy, text_enum};
 use crate::time::{LeaseInstant, Now, Timestamp};
+
+pub use question::{Asked, FormRequest, Question, ToolUse};
 
 text_enum! {
     /// What is asked.
@@ -68,9 +73,9 @@ pub struct Interaction {
     pub kind: InteractionKind,
     /// How far it is.
     pub status: InteractionStatus,
-    /// The question as asked: `tool_call`, `options`, …
+    /// The question as asked: `tool_call`, `options`, or `message`, `form`, …
     pub request: Value,
-    /// The answer: `{approved, scope, feedback}`.
+    /// The answer: `{approved, scope, feedback}`, and `response` of a filled-in form.
     pub response: Option<Value>,
     /// When it was asked.
     pub created_at: Timestamp,
@@ -84,82 +89,98 @@ pub struct Interaction {
     pub resolved_by: Option<String>,
 }
 
-/// A question as an executor asks it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
-    /// The executor's id of the question.
-    pub request_id: String,
-    /// The tool.
-    pub tool_name: String,
-    /// What kind of tool it is in the agent's own words, e.g. `read`, `edit`, `execute`.
-    pub tool_kind: Option<String>,
-    /// The tool call it belongs to.
-    pub call_id: Option<String>,
-    /// The tool's arguments.
-    pub arguments: Value,
-    /// The agent's own options, kept as they are.
-    pub options: Value,
-    /// How long it stays open, in seconds.
-    pub timeout_seconds: u32,
-}
-
-impl Question {
-    /// The request as it is stored and shown.
-    pub fn request(&self) -> Value {
-        json!({
-            "request_id": self.request_id,
-            "tool_call": {
-                "call_id": self.call_id,
-                "tool_name": self.tool_name,
-                "tool_kind": self.tool_kind,
-                "arguments": self.arguments,
-            },
-            "options": self.options,
-            "timeout_seconds": self.timeout_seconds,
-        })
-    }
-
-    /// The digest that tells the same question from another one under the same id. How long it
-    /// stays open is no part of it: who asks again may have less time left.
-    pub fn digest(&self) -> Digest {
-        let mut request = self.request();
-        request["timeout_seconds"] = Value::Null;
-        Digest::of_json("question", &request)
-    }
-}
-
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Yes or no.
-    pub approved: bool,
-    /// How far it reaches.
-    pub scope: Scope,
+    /// What is answered.
+    pub reply: Reply,
     /// What the person adds.
     pub feedback: Option<String>,
-    /// A question's form, filled in.
-    pub response: Option<Value>,
 }
 
-impl Answer {
-    fn recorded(&self) -> Value {
-        let mut value = json!({
-            "approved": self.approved,
-            "scope": self.scope,
-            "feedback": self.feedback,
-        });
-        if let Some(response) = &self.response {
-            value["response"] = response.clone();
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// To a tool that wants to run.
+    Approval {
+        /// Yes or no.
+        approved: bool,
+        /// How far it reaches.
+        scope: Scope,
+    },
+    /// To a form: filled in.
+    Response(Value),
+    /// To a form: left blank on purpose.
+    Declined,
+}
+
+impl Reply {
+    /// Makes it fit the kind of question. An older client says no to a form with `approved: false`;
+    /// nothing but a filled-in form says yes to one, and nothing but `approved` opens a gate.
+    fn to(self, kind: InteractionKind) -> Result<Self, Rejection> {
+        match (kind, self) {
+            (InteractionKind::Approval, reply @ Self::Approval { .. })
+            | (InteractionKind::Question, reply @ (Self::Response(_) | Self::Declined)) => {
+                Ok(reply)
+            }
+            (InteractionKind::Approval, Self::Response(_)) => Err(Rejection::invalid(
+                "response",
+                "is for a question's form; answer an approval with `approved`",
+            )),
+            (InteractionKind::Approval, Self::Declined) => Err(Rejection::invalid(
+                "declined",
+                "is for a question's form; answer an approval with `approved`",
+            )),
+            (InteractionKind::Question, Self::Approval { scope, .. }) if scope != Scope::Once => {
+                let text = "must be `once`: the answer to a form stands for no other";
+                Err(Rejection::invalid("scope", text))
+            }
+            (InteractionKind::Question, Self::Approval { approved: true, .. }) => {
+                Err(Rejection::invalid(
+                    "approved",
+                    "fills in no form; answer with `response`, or with `declined`",
+                ))
+            }
+            (
+                InteractionKind::Question,
+                Self::Approval {
+                    approved: false, ..
+                },
+            ) => Ok(Self::Declined),
         }
-        value
+    }
+
+    /// Whether it says yes.
+    pub const fn approves(&self) -> bool {
+        match self {
+            Self::Approval { approved, .. } => *approved,
+            Self::Response(_) => true,
+            Self::Declined => false,
+        }
     }
 
     const fn status(&self) -> InteractionStatus {
-        if self.approved {
+        if self.approves() {
             InteractionStatus::Approved
         } else {
             InteractionStatus::Denied
         }
+    }
+
+    fn recorded(&self, feedback: Option<&str>) -> Value {
+        let scope = match self {
+            Self::Approval { scope, .. } => *scope,
+            Self::Response(_) | Self::Declined => Scope::Once,
+        };
+        let mut value = json!({
+            "approved": self.approves(),
+            "scope": scope,
+            "feedback": feedback,
+        });
+        if let Self::Response(response) = self {
+            value["response"] = response.clone();
+        }
+        value
     }
 }
 
@@ -190,6 +211,8 @@ const READ_ONLY_KINDS: &[&str] = &["read", "search", "think"];
 
 /// Decides a new question at once where policy, a standing rule or a cancel already answers it:
 /// gives status, answer and who answered, or `None` to leave it open.
+///
+/// A form is never answered for the person: neither a policy nor a rule knows what to write.
 pub fn immediate(
     question: &Question,
     context: &AskContext<'_>,
@@ -202,6 +225,10 @@ pub fn immediate(
             "system:cancel".to_owned(),
         ));
     }
+    let tool = match &question.asked {
+        Asked::Approval(tool) => tool,
+        Asked::Form(_) => return None,
+    };
     let approved = |by: String| {
         let answer = json!({"approved": true, "scope": Scope::Once, "feedback": null});
         Some((InteractionStatus::Approved, answer, by))
@@ -212,7 +239,7 @@ pub fn immediate(
     match context.policy {
         ApprovalPolicy::Yolo => approved("policy:yolo".to_owned()),
         ApprovalPolicy::Auto
-            if question
+            if tool
                 .tool_kind
                 .as_deref()
                 .is_some_and(|kind| READ_ONLY_KINDS.contains(&kind)) =>
@@ -254,11 +281,8 @@ pub fn resolve(
     by: &str,
     now: Now,
 ) -> Result<Resolution, Rejection> {
-    if stored.kind == InteractionKind::Approval && answer.response.is_some() {
-        // A form says neither yes nor no: nothing but `approved` may open a gate.
-        let message = "is for a question's form; answer an approval with `approved`";
-        return Err(Rejection::invalid("response", message));
-    }
+    let reply = answer.reply.clone().to(stored.kind)?;
+    let recorded = reply.recorded(answer.feedback.as_deref());
     let refused = Rejection::AlreadyResolved {
         interaction_id: stored.interaction_id,
         status: stored.status,
@@ -271,15 +295,18 @@ pub fn resolve(
             })
         }
         InteractionStatus::Pending => {
-            stored.status = answer.status();
-            stored.response = Some(answer.recorded());
+            if let Reply::Response(response) = &reply {
+                check_form(&stored, response)?;
+            }
+            stored.status = reply.status();
+            stored.response = Some(recorded);
             stored.resolved_at = Some(now.wall);
             stored.resolved_by = Some(by.to_owned());
             let event = response_event(&stored);
             Ok(Resolution::First(stored, event))
         }
         InteractionStatus::Approved | InteractionStatus::Denied => {
-            if stored.response.as_ref() == Some(&answer.recorded()) {
+            if stored.response.as_ref() == Some(&recorded) {
                 Ok(Resolution::Repeated(stored))
             } else {
                 Err(refused)
@@ -287,6 +314,12 @@ pub fn resolve(
         }
         InteractionStatus::Expired | InteractionStatus::Cancelled => Err(refused),
     }
+}
+
+/// Checks a filled-in form against the form as it was asked.
+fn check_form(stored: &Interaction, response: &Value) -> Result<(), Rejection> {
+    let form = Form::of_schema(&stored.request["form"]).map_err(Rejection::Invalid)?;
+    form.check(response).map_err(Rejection::Invalid)
 }
 
 /// Ends an open question without an answer: its run is gone, or its time is over.
@@ -309,6 +342,7 @@ pub fn request_event(interaction: &Interaction) -> Draft {
     payload["interaction_id"] = json!(interaction.interaction_id);
     // A policy or a standing rule may have answered at once; then nobody needs to be asked.
     payload["status"] = json!(interaction.status);
+    payload["kind"] = json!(interaction.kind);
     let mut draft = Draft::server(EventKind::ApprovalRequest, payload)
         .of(interaction.run_key, interaction.run_id);
     draft.attempt = Some(interaction.attempt);
@@ -328,10 +362,12 @@ pub fn response_event(interaction: &Interaction) -> Draft {
     let payload = json!({
         "request_id": interaction.request_id,
         "interaction_id": interaction.interaction_id,
+        "kind": interaction.kind,
         "approved": interaction.status == InteractionStatus::Approved,
         "status": interaction.status,
         "feedback": field("feedback"),
         "scope": scope.unwrap_or_else(|| json!(Scope::Once)),
+        "response": field("response"),
         "resolved_by": interaction.resolved_by,
     });
     let mut draft = Draft::server(EventKind::ApprovalResponse, payload)

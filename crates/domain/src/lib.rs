@@ -15,6 +15,7 @@ pub mod event;
 pub mod executor;
 pub mod expire;
 pub mod fold;
+pub mod form;
 pub mod id;
 pub mod idempotency;
 pub mod interaction;

@@ -52,3 +52,9 @@ pub const DISPLAY_OUTPUT_BYTES: usize = 16 * 1024;
 pub const RESUME_SNAPSHOT_BYTES: u64 = 1024 * 1024;
 /// Tape entries in one upload.
 pub const TAPE_ENTRIES: usize = 1_000;
+/// A form and a filled-in form, in bytes of JSON.
+pub const FORM_BYTES: usize = 64 * 1024;
+/// Fields of a form.
+pub const FORM_FIELDS: usize = 100;
+/// What a question says, in characters.
+pub const MESSAGE_CHARS: usize = 16_384;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tapedeck_domain::interaction::{
-    Answer, Interaction, InteractionKind, InteractionStatus, Scope,
+    Answer, Interaction, InteractionKind, InteractionStatus, Reply, Scope,
 };
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::{InteractionId, RunId, SessionId, Timestamp};
@@ -41,7 +41,7 @@ pub struct InteractionResponse {
     /// The question as asked.
     #[schema(value_type = Object)]
     pub request: Value,
-    /// The answer, `{approved, scope, feedback}`.
+    /// The answer, `{approved, scope, feedback}`, and `response` of a filled-in form.
     #[schema(value_type = Option<Object>, required)]
     pub response: Option<Value>,
     /// When it was asked.
@@ -150,16 +150,19 @@ impl InteractionsQuery {
     }
 }
 
-/// Body of `POST /interactions/{id}/resolve`: `approved`, or the filled-in form of a question.
+/// Body of `POST /interactions/{id}/resolve`: `approved`, or for a question its filled-in form, or
+/// `declined`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ResolveRequest {
-    /// Yes or no.
+    /// Yes or no to a tool.
     pub approved: Option<bool>,
     /// A question's form, filled in.
-    #[schema(value_type = Option<Value>)]
+    #[schema(value_type = Option<Object>)]
     pub response: Option<Value>,
-    /// How far the answer reaches; `once` by default.
+    /// True leaves a question's form blank.
+    pub declined: Option<bool>,
+    /// How far the answer to a tool reaches; `once` by default.
     #[schema(value_type = Option<schema::Scope>)]
     pub scope: Option<Scope>,
     /// What the person adds.
@@ -167,30 +170,45 @@ pub struct ResolveRequest {
 }
 
 impl ResolveRequest {
-    /// Checks every field. A filled-in form counts as approved.
+    /// Checks every field.
     pub fn check(self) -> Result<Answer, Vec<FieldError>> {
         let mut faults = Faults::default();
-        let approved = match (self.approved, &self.response) {
-            (Some(approved), None) => approved,
-            (None, Some(response)) => {
-                faults.json("response", response);
-                true
+        let scope = self.scope.unwrap_or(Scope::Once);
+        let reply = match (self.approved, self.response, self.declined) {
+            (Some(approved), None, None) => Reply::Approval { approved, scope },
+            (None, Some(response), None) => {
+                faults.json("response", &response);
+                Reply::Response(response)
             }
-            (None, None) => {
-                faults.add("approved", "must be given, or `response` for a question");
-                false
+            (None, None, Some(declined)) => {
+                if !declined {
+                    faults.add("declined", "must be true, or left out");
+                }
+                Reply::Declined
             }
-            (Some(_), Some(_)) => {
-                faults.add("approved", "excludes `response`; give one of them");
-                false
+            (None, None, None) => {
+                let text = "must be given, or `response` or `declined` for a question";
+                faults.add("approved", text);
+                Reply::Declined
+            }
+            (Some(_), _, _) => {
+                let text = "excludes `response` and `declined`; give one of them";
+                faults.add("approved", text);
+                Reply::Declined
+            }
+            (None, Some(_), Some(_)) => {
+                faults.add("response", "excludes `declined`; give one of them");
+                Reply::Declined
             }
         };
+        if scope != Scope::Once && !matches!(reply, Reply::Approval { .. }) {
+            let text = "must be `once`: the answer to a form stands for no other";
+            faults.add("scope", text);
+        }
         check_feedback(&mut faults, self.feedback.as_deref());
         faults.finish(Answer {
-            approved,
-            scope: self.scope.unwrap_or(Scope::Once),
+            reply,
             feedback: self.feedback,
-            response: self.response,
         })
     }
 }
@@ -222,10 +240,11 @@ impl ApproveRequest {
         }
         check_feedback(&mut faults, self.feedback.as_deref());
         let answer = Answer {
-            approved: self.approved.unwrap_or(false),
-            scope: self.scope.unwrap_or(Scope::Once),
+            reply: Reply::Approval {
+                approved: self.approved.unwrap_or(false),
+                scope: self.scope.unwrap_or(Scope::Once),
+            },
             feedback: self.feedback,
-            response: None,
         };
         faults.finish((request_id, answer))
     }

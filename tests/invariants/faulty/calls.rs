@@ -7,7 +7,7 @@ use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::{Outcome, ResumeRequest};
 use tapedeck_domain::admit::OnActive;
-use tapedeck_domain::interaction::{Answer, Scope};
+use tapedeck_domain::interaction::{Answer, Reply, Scope};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
@@ -212,10 +212,11 @@ impl Scene {
             Call::Approve => format!("{:?}", t.answer(self.question.unwrap(), true).await?),
             Call::ApproveByRequest => {
                 let answer = Answer {
-                    approved: true,
-                    scope: Scope::Session,
+                    reply: Reply::Approval {
+                        approved: true,
+                        scope: Scope::Session,
+                    },
                     feedback: Some("go".to_owned()),
-                    response: None,
                 };
                 let (name, by) = ("question".to_owned(), "client:test");
                 let answered = control.resolve_request(NAMESPACE, self.session, name, answer, by);

@@ -20,7 +20,7 @@ use tapedeck_control_plane::{
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::id::{RunKey, SessionKey};
 use tapedeck_domain::idempotency::IdempotencyKey;
-use tapedeck_domain::interaction::{Answer, InteractionStatus, Scope};
+use tapedeck_domain::interaction::{Answer, InteractionStatus, Reply, Scope};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
@@ -193,10 +193,11 @@ impl Script {
         }
         let asked = get(async || self.t.ask(&claim, "question").await).await;
         let answer = Answer {
-            approved: true,
-            scope: Scope::Session,
+            reply: Reply::Approval {
+                approved: true,
+                scope: Scope::Session,
+            },
             feedback: None,
-            response: None,
         };
         let id = asked.interaction_id;
         let control = &self.t.control;

@@ -45,7 +45,7 @@ use tapedeck_domain::checkpoint::Fork;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Report;
 use tapedeck_domain::id::RunKey;
-use tapedeck_domain::interaction::{Answer, Question, Scope};
+use tapedeck_domain::interaction::{Answer, Asked, Question, Reply, Scope, ToolUse};
 use tapedeck_domain::resume::Resume;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::{Ending, RunEnd};
@@ -179,12 +179,14 @@ pub(crate) fn ask(proof: ClaimProof, interaction_id: InteractionId, request_id: 
         interaction_id,
         question: Question {
             request_id: request_id.to_owned(),
-            tool_name: "shell".to_owned(),
-            tool_kind: None,
-            call_id: None,
-            arguments: json!({"command": "date"}),
-            options: json!([]),
             timeout_seconds: 1,
+            asked: Asked::Approval(ToolUse {
+                tool_name: "shell".to_owned(),
+                tool_kind: None,
+                call_id: None,
+                arguments: json!({"command": "date"}),
+                options: json!([]),
+            }),
         },
     }
 }
@@ -211,10 +213,11 @@ pub(crate) fn resolve(namespace: &str, target: QuestionTarget) -> ResolveInterac
         namespace: namespace.to_owned(),
         target,
         answer: Answer {
-            approved: true,
-            scope: Scope::Session,
+            reply: Reply::Approval {
+                approved: true,
+                scope: Scope::Session,
+            },
             feedback: None,
-            response: None,
         },
         by: "client:test".to_owned(),
     }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use tapedeck_domain::interaction::{
-    AskContext, Interaction, InteractionKind, InteractionStatus, Question, immediate,
-    request_event, response_event, same_question,
+    AskContext, Asked, Interaction, InteractionStatus, Question, immediate, request_event,
+    response_event, same_question,
 };
 use tapedeck_domain::{InteractionId, Rejection, SessionId};
 use tapedeck_store::{Failure, Lane};
@@ -54,10 +54,13 @@ impl Command for Ask {
         }
         let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
         locked.head = head;
-        let rule = context
-            .tx
-            .standing_rule(locked.head.session_key, &self.question.tool_name)
-            .await?;
+        let rule = match &self.question.asked {
+            Asked::Approval(tool) => {
+                let session = locked.head.session_key;
+                context.tx.standing_rule(session, &tool.tool_name).await?
+            }
+            Asked::Form(_) => None,
+        };
         let ask = AskContext {
             policy: locked.session.settings.approval_policy,
             cancelling: live.state.is_cancelling(),
@@ -105,7 +108,7 @@ impl Ask {
             attempt: live.attempts.attempt,
             request_id: self.question.request_id.clone(),
             request_digest: self.question.digest(),
-            kind: InteractionKind::Approval,
+            kind: self.question.kind(),
             status: InteractionStatus::Pending,
             request: self.question.request(),
             response: None,

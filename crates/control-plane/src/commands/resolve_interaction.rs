@@ -1,7 +1,9 @@
 //! Answers a question: the first answer wins (design §4.7).
 
 use async_trait::async_trait;
-use tapedeck_domain::interaction::{Answer, Interaction, Resolution, Scope, StandingRule, resolve};
+use tapedeck_domain::interaction::{
+    Answer, Interaction, Reply, Resolution, Scope, StandingRule, resolve,
+};
 use tapedeck_domain::{InteractionId, SessionId};
 use tapedeck_store::{Failure, Lane, Target};
 
@@ -72,13 +74,17 @@ impl Command for ResolveInteraction {
             Resolution::First(answered, event) => (answered, event),
         };
         context.tx.save_interaction(&answered).await?;
-        if self.answer.approved && self.answer.scope != Scope::Once {
+        if let Reply::Approval {
+            approved: true,
+            scope: scope @ (Scope::Session | Scope::Always),
+        } = self.answer.reply
+        {
             let tool_name = answered.request["tool_call"]["tool_name"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
             let rule = StandingRule {
-                scope: self.answer.scope,
+                scope,
                 tool_name,
                 created_by: answered.interaction_id,
             };

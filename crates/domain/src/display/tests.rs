@@ -143,9 +143,26 @@ fn plans_questions_and_answers_are_flat() {
         }),
         DisplayKind::Approval,
         json!({
-            "request_id": "q1", "interaction_id": "i1", "status": "pending", "call_id": "c1",
-            "tool_name": "bash", "arguments": arguments, "options": options, "timeout_seconds": 60,
-            "approved": null, "scope": null, "feedback": null, "resolved_by": null,
+            "request_id": "q1", "interaction_id": "i1", "kind": "approval", "status": "pending",
+            "call_id": "c1", "tool_name": "bash", "arguments": arguments, "options": options,
+            "message": null, "form": null, "timeout_seconds": 60, "approved": null, "scope": null,
+            "feedback": null, "response": null, "resolved_by": null,
+        }),
+    );
+    let form = json!({"type": "object", "properties": {"branch": {"type": "string"}}});
+    is(
+        "ApprovalRequest",
+        json!({
+            "request_id": "q2", "interaction_id": "i2", "kind": "question", "status": "pending",
+            "message": "Which?", "form": form, "options": null, "timeout_seconds": 60,
+            "tool_call": {"call_id": null, "tool_name": "question", "arguments": null},
+        }),
+        DisplayKind::Approval,
+        json!({
+            "request_id": "q2", "interaction_id": "i2", "kind": "question", "status": "pending",
+            "call_id": null, "tool_name": "question", "arguments": null, "options": null,
+            "message": "Which?", "form": form, "timeout_seconds": 60, "approved": null,
+            "scope": null, "feedback": null, "response": null, "resolved_by": null,
         }),
     );
     is(
@@ -156,9 +173,10 @@ fn plans_questions_and_answers_are_flat() {
         }),
         DisplayKind::Approval,
         json!({
-            "request_id": "q1", "interaction_id": "i1", "status": "denied", "call_id": null,
-            "tool_name": null, "arguments": null, "options": null, "timeout_seconds": null,
-            "approved": false, "scope": "once", "feedback": "no", "resolved_by": "local",
+            "request_id": "q1", "interaction_id": "i1", "kind": "approval", "status": "denied",
+            "call_id": null, "tool_name": null, "arguments": null, "options": null,
+            "message": null, "form": null, "timeout_seconds": null, "approved": false,
+            "scope": "once", "feedback": "no", "response": null, "resolved_by": "local",
         }),
     );
 }

@@ -4,14 +4,24 @@ use super::*;
 use crate::fixture::{RUN, SESSION, after, at};
 
 fn question() -> Question {
+    asking(tool())
+}
+
+fn asking(tool: ToolUse) -> Question {
     Question {
         request_id: "q-1".to_owned(),
+        timeout_seconds: 60,
+        asked: Asked::Approval(tool),
+    }
+}
+
+fn tool() -> ToolUse {
+    ToolUse {
         tool_name: "bash".to_owned(),
         tool_kind: Some("execute".to_owned()),
         call_id: Some("call-1".to_owned()),
         arguments: json!({"command": "rm -r build"}),
         options: json!([{"id": "once", "kind": "allow_once"}]),
-        timeout_seconds: 60,
     }
 }
 
@@ -39,7 +49,7 @@ fn stored(status: InteractionStatus) -> Interaction {
         resolved_by: None,
     };
     if let InteractionStatus::Approved | InteractionStatus::Denied = status {
-        interaction.response = Some(answer(status == InteractionStatus::Approved).recorded());
+        interaction.response = Some(recorded(&answer(status == InteractionStatus::Approved)));
         interaction.resolved_at = Some(after(10).wall);
         interaction.resolved_by = Some("ann".to_owned());
     }
@@ -47,12 +57,18 @@ fn stored(status: InteractionStatus) -> Interaction {
 }
 
 fn answer(approved: bool) -> Answer {
+    answer_for(approved, Scope::Once)
+}
+
+fn answer_for(approved: bool, scope: Scope) -> Answer {
     Answer {
-        approved,
-        scope: Scope::Once,
+        reply: Reply::Approval { approved, scope },
         feedback: Some("fine".to_owned()),
-        response: None,
     }
+}
+
+fn recorded(answer: &Answer) -> Value {
+    answer.reply.recorded(answer.feedback.as_deref())
 }
 
 #[test]
@@ -98,10 +114,10 @@ fn policy_rule_and_cancel_answer_at_once_what_they_cover() {
         (interactive, Some("execute"), true, None, cancelled),
     ];
     for (policy, tool_kind, cancelling, rule, expected) in cases {
-        let question = Question {
+        let question = asking(ToolUse {
             tool_kind: tool_kind.map(str::to_owned),
-            ..question()
-        };
+            ..tool()
+        });
         let decided = immediate(
             &question,
             &AskContext {
@@ -132,22 +148,22 @@ fn a_known_request_id_must_come_with_the_same_question() {
         request_id: "q-1".to_owned(),
     });
     for other in [
-        Question {
+        asking(ToolUse {
             arguments: json!({"command": "rm -r /"}),
-            ..question()
-        },
-        Question {
+            ..tool()
+        }),
+        asking(ToolUse {
             tool_name: "edit".to_owned(),
-            ..question()
-        },
-        Question {
+            ..tool()
+        }),
+        asking(ToolUse {
             call_id: None,
-            ..question()
-        },
-        Question {
+            ..tool()
+        }),
+        asking(ToolUse {
             options: json!([]),
-            ..question()
-        },
+            ..tool()
+        }),
     ] {
         assert_eq!(same_question(&known, &other), conflict);
     }
@@ -180,10 +196,12 @@ fn the_first_answer_is_recorded_with_its_event() {
         let payload = json!({
             "request_id": "q-1",
             "interaction_id": id(),
+            "kind": "approval",
             "approved": approved,
             "status": status,
             "feedback": "fine",
             "scope": "once",
+            "response": null,
             "resolved_by": "ann",
         });
         assert_eq!(event.payload.value(), payload);
@@ -193,7 +211,7 @@ fn the_first_answer_is_recorded_with_its_event() {
 #[test]
 fn the_same_answer_again_is_fine_and_any_other_is_refused() {
     for approved in [true, false] {
-        let answered = stored(answer(approved).status());
+        let answered = stored(answer(approved).reply.status());
         let again = resolve(answered.clone(), &answer(approved), "bob", after(90_000)).unwrap();
         assert_eq!(
             again,
@@ -206,10 +224,7 @@ fn the_same_answer_again_is_fine_and_any_other_is_refused() {
         });
         for other in [
             answer(!approved),
-            Answer {
-                scope: Scope::Always,
-                ..answer(approved)
-            },
+            answer_for(approved, Scope::Always),
             Answer {
                 feedback: None,
                 ..answer(approved)
@@ -224,28 +239,176 @@ fn the_same_answer_again_is_fine_and_any_other_is_refused() {
     }
 }
 
+fn form() -> Question {
+    let schema = json!({
+        "type": "object",
+        "properties": {"branch": {"type": "string", "minLength": 2}, "push": {"type": "boolean"}},
+        "required": ["branch"],
+    });
+    Question {
+        request_id: "q-1".to_owned(),
+        timeout_seconds: 60,
+        asked: Asked::Form(FormRequest {
+            message: "Which branch?".to_owned(),
+            schema,
+            call_id: None,
+        }),
+    }
+}
+
+fn stored_form(status: InteractionStatus) -> Interaction {
+    Interaction {
+        kind: InteractionKind::Question,
+        request: form().request(),
+        request_digest: form().digest(),
+        ..stored(status)
+    }
+}
+
+fn filled(response: Value) -> Answer {
+    Answer {
+        reply: Reply::Response(response),
+        feedback: None,
+    }
+}
+
+fn declined() -> Answer {
+    Answer {
+        reply: Reply::Declined,
+        feedback: None,
+    }
+}
+
 #[test]
-fn a_form_is_no_answer_to_an_approval_whatever_it_says() {
-    for response in [
-        json!({"approved": false}),
-        json!("no"),
-        json!({"branch": "main"}),
-    ] {
-        let form = Answer {
-            response: Some(response),
-            ..answer(true)
-        };
-        let refused = resolve(stored(InteractionStatus::Pending), &form, "ann", after(20));
+fn nobody_but_a_person_fills_in_a_form() {
+    let rule = StandingRule {
+        scope: Scope::Always,
+        tool_name: "question".to_owned(),
+        created_by: id(),
+    };
+    for policy in ApprovalPolicy::ALL {
+        for rule in [None, Some(&rule)] {
+            let mut context = AskContext {
+                policy: *policy,
+                cancelling: false,
+                rule,
+            };
+            assert_eq!(immediate(&form(), &context), None, "{policy}");
+            context.cancelling = true;
+            let (status, _, by) = immediate(&form(), &context).unwrap();
+            assert_eq!(status, InteractionStatus::Cancelled);
+            assert_eq!(by, "system:cancel");
+        }
+    }
+}
+
+#[test]
+fn a_form_is_answered_by_its_fields_and_an_approval_by_yes_or_no() {
+    let wrong = |kind: Interaction, answer: &Answer, path: &str| {
+        let refused = resolve(kind, answer, "ann", after(20));
         assert!(
-            matches!(&refused, Err(Rejection::Invalid(errors)) if errors[0].path == "response"),
+            matches!(&refused, Err(Rejection::Invalid(errors)) if errors[0].path == path),
             "{refused:?}"
         );
-        let question = Interaction {
-            kind: InteractionKind::Question,
-            ..stored(InteractionStatus::Pending)
-        };
-        assert!(resolve(question, &form, "ann", after(20)).is_ok());
+    };
+    let pending = InteractionStatus::Pending;
+    for response in [
+        json!({"approved": true}),
+        json!("yes"),
+        json!({"branch": "main"}),
+    ] {
+        wrong(stored(pending), &filled(response), "response");
     }
+    wrong(stored(pending), &declined(), "declined");
+    wrong(stored_form(pending), &answer(true), "approved");
+    for approved in [true, false] {
+        for scope in [Scope::Session, Scope::Always] {
+            wrong(stored_form(pending), &answer_for(approved, scope), "scope");
+        }
+    }
+    for (response, path) in [
+        (json!({}), "response.branch"),
+        (json!({"branch": "x"}), "response.branch"),
+        (json!({"branch": "main", "push": 1}), "response.push"),
+        (json!({"branch": "main", "pull": true}), "response.pull"),
+        (json!(["main"]), "response"),
+        (json!(null), "response"),
+    ] {
+        wrong(stored_form(pending), &filled(response), path);
+    }
+}
+
+#[test]
+fn a_filled_in_form_is_recorded_with_its_event_and_the_first_one_stands() {
+    let response = json!({"branch": "main", "push": true});
+    let resolved = resolve(
+        stored_form(InteractionStatus::Pending),
+        &filled(response.clone()),
+        "ann",
+        after(10),
+    );
+    let Ok(Resolution::First(answered, event)) = resolved else {
+        panic!("{resolved:?}")
+    };
+    assert_eq!(answered.status, InteractionStatus::Approved);
+    let recorded =
+        json!({"approved": true, "scope": "once", "feedback": null, "response": response});
+    assert_eq!(answered.response, Some(recorded));
+    let payload = event.payload.value();
+    assert_eq!(payload["kind"], json!("question"));
+    assert_eq!(payload["response"], response);
+    let again = resolve(answered.clone(), &filled(response), "bob", after(20)).unwrap();
+    assert_eq!(again, Resolution::Repeated(answered.clone()));
+    // Another answer is refused as late before anybody asks whether it fits the form.
+    for other in [
+        filled(json!({"branch": "dev"})),
+        filled(json!({})),
+        declined(),
+        answer_for(false, Scope::Once),
+    ] {
+        let refused = resolve(answered.clone(), &other, "bob", after(20));
+        let status = InteractionStatus::Approved;
+        let interaction_id = id();
+        assert_eq!(
+            refused,
+            Err(Rejection::AlreadyResolved {
+                interaction_id,
+                status
+            })
+        );
+    }
+}
+
+#[test]
+fn a_form_can_be_declined_by_its_own_word_and_by_an_older_client_s_no() {
+    for no in [
+        declined(),
+        Answer {
+            feedback: None,
+            ..answer(false)
+        },
+    ] {
+        let pending = stored_form(InteractionStatus::Pending);
+        let Ok(Resolution::First(ended, event)) = resolve(pending, &no, "ann", after(10)) else {
+            panic!("not the first")
+        };
+        assert_eq!(ended.status, InteractionStatus::Denied);
+        let recorded = json!({"approved": false, "scope": "once", "feedback": null});
+        assert_eq!(ended.response, Some(recorded));
+        assert_eq!(event.payload.value()["response"], Value::Null);
+        let again = resolve(ended.clone(), &declined(), "bob", after(20));
+        assert_eq!(again, Ok(Resolution::Repeated(ended)));
+    }
+}
+
+#[test]
+fn a_form_and_an_approval_under_one_id_are_two_questions() {
+    let known = stored_form(InteractionStatus::Pending);
+    assert_eq!(same_question(&known, &form()), Ok(()));
+    assert!(same_question(&known, &question()).is_err());
+    let request = form().request();
+    assert_eq!(request["message"], json!("Which branch?"));
+    assert_eq!(request["tool_call"]["tool_name"], json!("question"));
 }
 
 #[test]
@@ -320,7 +483,8 @@ fn the_request_event_shows_the_tool_call_and_names_the_interaction() {
         },
         "options": [{"id": "once", "kind": "allow_once"}],
         "status": "pending",
-            "timeout_seconds": 60,
+        "kind": "approval",
+        "timeout_seconds": 60,
     });
     assert_eq!(event.payload.value(), payload);
 }

@@ -9,7 +9,7 @@ mod list;
 mod tape;
 mod upload;
 
-pub use ask::{ApprovalRequest, ApprovalResponse, CheckedApproval};
+pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, QuestionResponse};
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
 pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};

@@ -15,14 +15,15 @@ use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_domain::claim::ClaimRequest;
-use tapedeck_domain::interaction::InteractionStatus;
+use tapedeck_domain::interaction::{Interaction, InteractionStatus};
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::settle::RunEnd;
 use tapedeck_domain::{InteractionId, RunId};
 use tapedeck_protocol::executor::{
-    ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest, Grant,
-    HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest, SavedSnapshot, SnapshotRequest,
-    TapeRequest, TapeResponse, UploadRequest, UploadResponse, UploadedEventResponse,
+    ApprovalRequest, ApprovalResponse, CheckedAsk, ClaimResponse, ClaimRunRequest, CompleteRequest,
+    Grant, HeartbeatRequest, HeartbeatResponse, Presented, QuestionRequest, QuestionResponse,
+    ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadRequest,
+    UploadResponse, UploadedEventResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 use tapedeck_protocol::tape::TapeEntryResponse;
@@ -141,10 +142,39 @@ pub(super) async fn ask(
     body: Body,
 ) -> Result<(StatusCode, Json<ApprovalResponse>), Fault> {
     let checked = checked(&call, id, &body, ApprovalRequest::check).await?;
+    let (status, interaction) = asked(&call, id, checked).await?;
+    Ok((status, Json(ApprovalResponse::from(&interaction))))
+}
+
+/// Asks a person to fill in a form and waits for the answer; asking again with the same id goes on
+/// waiting. No policy and no rule answers a form.
+#[utoipa::path(
+    post, path = "/executor/runs/{run_id}/question", tag = "executor",
+    params(("run_id" = Uuid, Path)), request_body = QuestionRequest,
+    responses(
+        (status = 200, description = "Answered or ended", body = QuestionResponse),
+        (status = 202, description = "Still pending", body = QuestionResponse)
+    )
+)]
+pub(super) async fn ask_question(
+    call: Call,
+    Id(id): Id<RunId>,
+    body: Body,
+) -> Result<(StatusCode, Json<QuestionResponse>), Fault> {
+    let checked = checked(&call, id, &body, QuestionRequest::check).await?;
+    let (status, interaction) = asked(&call, id, checked).await?;
+    Ok((status, Json(QuestionResponse::from(&interaction))))
+}
+
+async fn asked(
+    call: &Call,
+    id: RunId,
+    checked: CheckedAsk,
+) -> Result<(StatusCode, Interaction), Fault> {
     let wait = match checked.wait_seconds {
-        Some(seconds) => wait(&call, seconds),
+        Some(seconds) => wait(call, seconds),
         // As long as the question is open, and until the sweep has ended it.
-        None => wait(&call, checked.question.timeout_seconds) + sweeps(&call),
+        None => wait(call, checked.question.timeout_seconds) + sweeps(call),
     };
     let ask = Ask {
         proof: proof(id, checked.claim),
@@ -159,7 +189,7 @@ pub(super) async fn ask(
         | InteractionStatus::Expired
         | InteractionStatus::Cancelled => StatusCode::OK,
     };
-    Ok((status, Json(ApprovalResponse::from(&interaction))))
+    Ok((status, interaction))
 }
 
 /// Gives a run back before its agent has put anything out.

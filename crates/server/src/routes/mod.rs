@@ -74,6 +74,7 @@ fn leases() -> Endpoints {
     OpenApiRouter::new()
         .routes(routes!(executor::heartbeat))
         .routes(routes!(executor::ask))
+        .routes(routes!(executor::ask_question))
         .routes(routes!(executor::release))
 }
 

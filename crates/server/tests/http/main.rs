@@ -14,6 +14,7 @@ mod executors;
 mod feed;
 #[cfg(test)]
 mod queries;
+mod questions;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]
