@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::support::live::Live;
+use crate::support::Live;
 
 fn ask(request_id: &str, wait_seconds: u32) -> Value {
     json!({
