@@ -234,7 +234,7 @@ pub(super) fn read(field: &Field, typed: &str) -> Result<Value, String> {
         }
         FieldKind::Number { is_integer, .. } => serde_json::from_str::<Number>(trimmed)
             .map(Value::Number)
-            .map_err(|_| number_wanted(*is_integer))?,
+            .map_err(|_no_number| number_wanted(*is_integer))?,
         FieldKind::Boolean => match trimmed.to_lowercase().as_str() {
             "true" | "yes" | "y" => Value::Bool(true),
             "false" | "no" | "n" => Value::Bool(false),
