@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use tapedeck_domain::interaction::{Reply, Scope};
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{ExecutorAttachment, SessionSettings, WorkspaceKind};
@@ -229,6 +230,10 @@ fn questions_are_checked(#[case] mut body: Value, #[case] expected: &[&str]) {
 #[case(json!({"response": {"a": 1}}), &[])]
 #[case(json!({}), &["approved"])]
 #[case(json!({"approved": true, "response": {}}), &["approved"])]
+#[case(json!({"declined": true, "feedback": "f"}), &[])]
+#[case(json!({"declined": false}), &["declined"])]
+#[case(json!({"declined": true, "response": {}}), &["response"])]
+#[case(json!({"declined": true, "scope": "always"}), &["scope"])]
 #[case(json!({"approved": "yes"}), &["serde"])]
 #[case(json!({"approved": true, "feedback": "\u{0}"}), &["feedback"])]
 fn answers_are_checked(#[case] body: Value, #[case] expected: &[&str]) {
@@ -243,7 +248,12 @@ fn older_answers_name_the_question() {
     );
     let request: ApproveRequest = read(json!({"request_id": "r", "approved": false}));
     let (request_id, answer) = request.check().unwrap();
-    assert_eq!((request_id.as_str(), answer.approved), ("r", false));
+    assert_eq!(request_id, "r");
+    let no = Reply::Approval {
+        approved: false,
+        scope: Scope::Once,
+    };
+    assert_eq!(answer.reply, no);
 }
 
 #[test]
