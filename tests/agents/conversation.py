@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """One session with a real agent, through the real binary and the HTTP API alone.
 
-A prompt whose tool call is allowed through the API; then a slow stream that loses its executor by
-SIGKILL, is interrupted, and is resumed by a new executor to its end. Standard library only; every
-wait has a bound; only processes started here are ended, found by pid and by a mark in their
+A prompt whose tool call is allowed through the API; a slow stream that is cancelled; one whose server
+is killed and started again; one that loses its executor by SIGKILL, is interrupted, and is resumed by
+a new executor to its end. Standard library only; every wait has a bound; only processes started here are ended, found by pid and by a mark in their
 environment. Started by `run`.
 """
 import argparse
@@ -194,9 +194,9 @@ class Bench:
         self.started.append(process)
         return process
 
-    def server(self):
-        ready = os.path.join(self.options.work, "ready")
-        process = self.start("server", ["serve", "--listen", "127.0.0.1:0", "--data-dir",
+    def server(self, name="server", address="127.0.0.1:0"):
+        ready = os.path.join(self.options.work, name + ".ready")
+        process = self.start(name, ["serve", "--listen", address, "--data-dir",
                                         os.path.join(self.options.work, "data"),
                                         "--ready-file", ready])
 
@@ -264,10 +264,13 @@ class Conversation:
 
     def play(self):
         self.begin()
-        first = self.tool_call()
-        second = self.lose_executor()
-        third = self.resume(second)
-        self.whole_log({first: "completed", second: "interrupted", third: "completed"})
+        asked = self.tool_call()
+        cancelled = self.cancel()
+        outlived = self.lose_server()
+        interrupted = self.lose_executor()
+        resumed = self.resume(interrupted)
+        self.whole_log({asked: "completed", cancelled: "cancelled", outlived: "completed",
+                        interrupted: "interrupted", resumed: "completed"})
         self.finish()
 
     def begin(self):
@@ -343,22 +346,69 @@ class Conversation:
                     and any(kind.startswith("ToolCall") for kind in kinds), sorted(kinds))
         return run
 
-    def lose_executor(self):
+    def slow(self, words, chunks):
+        """A run that is in the middle of a slow answer, and its stream."""
         report = self.report
         path = "/sessions/%s/prompt" % self.session
         status, body = self.api.call("POST", path, {
-            "prompt": "Tell me a long story. [[mock:text n=600 delay=0.1]]"})
+            "prompt": "%s [[mock:text n=%d delay=0.1]]" % (words, chunks)})
         report.must("a slow prompt is admitted", status == 202, (status, body))
         run = body["run_id"]
-        after = body["session_seq"] - 1
-        stream = Stream(self.api, "GET", "/sessions/%s/events?run_id=%s&after=%d"
-                        % (self.session, run, after))
-        report.must("its events are followed", stream.status == 200, stream.error)
+        stream = self.follow(run, body["session_seq"] - 1)
 
         def is_delta(frame):
             return frame["event"] == "StreamDelta"
         for _ in range(3):
             report.must("it streams", stream.until(60, is_delta), stream.kinds())
+        return run, stream
+
+    def follow(self, run, after):
+        stream = Stream(self.api, "GET", "/sessions/%s/events?run_id=%s&after=%d"
+                        % (self.session, run, after))
+        self.report.must("its events are followed", stream.status == 200, stream.error)
+        return stream
+
+    def cancel(self):
+        report = self.report
+        run, stream = self.slow("Tell me of the sea.", 600)
+        asked = time.monotonic()
+        status, body = self.api.call("POST", "/sessions/%s/cancel" % self.session)
+        report.must("it is told to stop", status == 202, (status, body))
+        end = stream.until(30, lambda frame: frame["event"] == "TurnEnd")
+        took = time.monotonic() - asked
+        report.must("the run is cancelled (%.1f s)" % took, end is not None
+                    and end["data"].get("run_status") == "cancelled", end or stream.kinds()[-5:])
+        report.step("within ten seconds", took < 10, took)
+        report.step("what it had said stays", "chunk" in stream.text() or stream.text(),
+                    stream.kinds())
+        return run
+
+    def lose_server(self):
+        report = self.report
+        run, stream = self.slow("Tell me of the hills.", 60)
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.wait(10)
+        report.step("the stream breaks without an end", stream.ended.wait(10)
+                    and "stream.end" not in stream.kinds(), stream.kinds()[-3:])
+        self.server, url = self.bench.server("server-2", urllib.parse.urlsplit(self.url).netloc)
+        report.must("a new server takes the old one's place", url == self.url, url)
+        last = [int(frame["id"]) for frame in stream.frames if frame["id"]][-1]
+        rest = self.follow(run, last)
+        end = rest.until(90, lambda frame: frame["event"] == "TurnEnd")
+        report.must("the run goes on and completes", end is not None
+                    and end["data"].get("run_status") == "completed", end or rest.kinds()[-5:])
+        numbers = [int(frame["id"]) for part in (stream, rest) for frame in part.frames
+                   if frame["id"]]
+        report.step("both streams together have every event once",
+                    numbers == list(range(numbers[0], numbers[0] + len(numbers))), numbers)
+        report.step("its agent was never asked again", self.get("/runs/" + run)["attempt"] == 1)
+        report.step("the answer is whole", "MOCK END." in stream.text() + rest.text(),
+                    rest.text())
+        return run
+
+    def lose_executor(self):
+        report = self.report
+        run, stream = self.slow("Tell me a long story.", 600)
         report.must("its agent is marked with the run", marked("TAPEDECK_RUN=" + run))
         killed = time.monotonic()
         os.kill(self.executor.pid, signal.SIGKILL)
@@ -397,6 +447,9 @@ class Conversation:
                     and end["data"].get("run_status") == "completed", end or stream.kinds())
         report.step("it streamed to its end", "MOCK END." in stream.text(), stream.text())
         report.step("the interrupted run is as it was", self.get("/runs/" + previous) == before)
+        result = self.get("/runs/" + run).get("result") or {}
+        report.step("its agent took the session up as it can (%s)" % result.get("continuity"),
+                    result.get("continuity") in self.bench.profile["continuity"], result)
         asked = json.dumps(Api(self.options.llm).call("GET", "/__last")[1])
         report.step("the model was told what had happened before",
                     "Go on and finish." in asked and "Tell me a long story." in asked

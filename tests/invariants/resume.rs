@@ -16,6 +16,7 @@ on_every_store! {
     the_context_is_bounded_however_long_the_history,
     a_long_log_is_projected_before_the_resume,
     the_agents_own_state_comes_back,
+    an_agents_state_outlives_its_executor,
     a_later_prompt_continues_the_conversation,
 }
 
@@ -212,6 +213,26 @@ async fn the_agents_own_state_comes_back(t: TestControl) {
     t.resume(session).await.unwrap();
     let next = t.claim("e1").await;
     assert_eq!(next.claimed.resume_context.unwrap()["agent_state"], state);
+}
+
+/// An executor that is killed says nothing any more, so it has said it before.
+async fn an_agents_state_outlives_its_executor(t: TestControl) {
+    let (session, claim) = t.running("e1").await;
+    for number in [6, 7] {
+        let state = json!({"session_id": format!("agent-{number}")});
+        t.beat_with_state(&claim, Some(state)).await.unwrap();
+        t.beat(&claim).await.unwrap();
+    }
+    t.pass(120_000).await;
+    t.sweep().await;
+    assert_eq!(t.run(claim.run_id()).await.status, RunStatus::Interrupted);
+    t.resume(session).await.unwrap();
+    let next = t.claim("e2").await;
+    let context = next.claimed.resume_context.unwrap();
+    assert_eq!(context["agent_state"], json!({"session_id": "agent-7"}));
+    // Whoever has lost the claim changes nothing of it.
+    let late = t.beat_with_state(&claim, Some(json!("late"))).await;
+    late.unwrap_err();
 }
 
 async fn a_later_prompt_continues_the_conversation(t: TestControl) {

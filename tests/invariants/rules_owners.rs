@@ -159,6 +159,7 @@ async fn a_shorter_lease_never_shortens_the_owners(t: TestControl) {
         proof: claim.proof.clone(),
         lease_ms: Some(lease_ms),
         report: Report::default(),
+        agent_state: None,
     };
     let heartbeat = t
         .control

@@ -478,6 +478,7 @@ async fn a_held_heartbeat_ends_early_for_a_cancel_and_an_answer(t: TestControl) 
                     proof,
                     lease_ms: None,
                     report: Report::default(),
+                    agent_state: None,
                 };
                 t.control.heartbeat(beat, Duration::from_mins(1)).await
             })
@@ -506,6 +507,7 @@ async fn a_held_heartbeat_is_over_well_before_the_lease_that_it_renewed(t: TestC
         proof: claim.proof.clone(),
         lease_ms: None,
         report: Report::default(),
+        agent_state: None,
     };
     // The waiting is in real time, which the lease's clock doesn't follow here.
     let held = t.control.heartbeat(beat, Duration::from_mins(10));

@@ -218,10 +218,19 @@ impl TestControl {
     }
 
     pub(crate) async fn beat(&self, claim: &Claim) -> Outcome<Beat> {
+        self.beat_with_state(claim, None).await
+    }
+
+    pub(crate) async fn beat_with_state(
+        &self,
+        claim: &Claim,
+        agent_state: Option<Value>,
+    ) -> Outcome<Beat> {
         let beat = Heartbeat {
             proof: claim.proof.clone(),
             lease_ms: None,
             report: Report::default(),
+            agent_state,
         };
         self.control.heartbeat(beat, Duration::ZERO).await
     }

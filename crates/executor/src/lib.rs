@@ -15,6 +15,7 @@ mod executor;
 mod heartbeat;
 mod held;
 mod instance;
+mod memory;
 mod questions;
 mod run;
 mod settle;

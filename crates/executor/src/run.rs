@@ -23,6 +23,7 @@ use crate::backend::{
 use crate::config::Options;
 use crate::heartbeat::Heartbeat;
 use crate::held::{Held, Stop};
+use crate::memory::RunMemory;
 use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
 use crate::spool::Spool;
@@ -207,9 +208,14 @@ impl Run<'_> {
             timeout_seconds: self.shared.options.question_seconds,
             flushes,
         };
+        let memory = RunMemory {
+            held: Arc::clone(self.held),
+            client: self.shared.client.clone(),
+        };
         TurnIo {
             events,
             questions: Arc::new(questions),
+            memory: Arc::new(memory),
             cancel: self.held.cancel.clone(),
             kill: self.held.kill.clone(),
             lease: self.held.deadline(),

@@ -488,6 +488,17 @@ fn state() -> Value {
     json!({"session_id": "old", "agent_name": "scripted", "agent_version": "1.1"})
 }
 
+/// Its executor may be killed at any moment, and then a later turn still has the agent's session.
+#[tokio::test]
+async fn what_a_later_turn_needs_is_kept_before_the_prompt() {
+    let (running, mut ends) = Stage::new(&json!([["say", "x"], ["hang"]])).begin(100);
+    ends.events.recv().await.unwrap();
+    let state = json!({"session_id": "s1", "agent_name": "scripted", "agent_version": "1.2"});
+    assert_eq!(ends.kept.try_recv().unwrap(), state);
+    ends.kill.cancel();
+    running.finish(&mut ends).await;
+}
+
 #[tokio::test]
 async fn an_earlier_session_is_taken_up_without_its_replay() {
     let resumes = json!({"sessionCapabilities": {"resume": {}}, "loadSession": true});

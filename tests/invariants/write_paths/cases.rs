@@ -135,6 +135,7 @@ pub(crate) fn claim_write(name: &str, proof: ClaimProof, ids: NewIds) -> Any {
                 process_id: Some(77),
                 ..Report::default()
             },
+            agent_state: Some(json!({"session_id": "of another"})),
         }
         .into(),
         "ReleaseRun" => ReleaseRun { proof }.into(),

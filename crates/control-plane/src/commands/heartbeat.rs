@@ -1,6 +1,7 @@
 //! Extends a claim's lease and tells the executor what is wanted of it.
 
 use async_trait::async_trait;
+use serde_json::Value;
 use tapedeck_domain::claim::{ClaimToken, renew};
 use tapedeck_domain::executor::Report;
 use tapedeck_domain::owner::cover_claim;
@@ -34,6 +35,8 @@ pub struct Heartbeat {
     pub lease_ms: Option<i64>,
     /// What the executor says of itself.
     pub report: Report,
+    /// The agent's own state so far; `None` keeps what was reported before.
+    pub agent_state: Option<Value>,
 }
 
 /// What a heartbeat tells.
@@ -75,6 +78,9 @@ impl Command for Heartbeat {
         if report.instance_id.is_none() {
             let claim = run.state.claim();
             report.instance_id = claim.and_then(|claim| claim.instance_id.clone());
+        }
+        if let Some(state) = &self.agent_state {
+            context.tx.save_agent_state(run.key, state).await?;
         }
         let now = context.now;
         context

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::vigil::{Interrupt, Vigil};
-use super::{Backend, Failure, FailureCode, Outcome, OutcomeStatus, Turn, TurnIo};
+use super::{Backend, Failure, FailureCode, Memory, Outcome, OutcomeStatus, Turn, TurnIo};
 use crate::lines::DEFAULT_LINE_LIMIT;
 use crate::process::{AgentProcess, AgentSpec, Environment, Launcher, Redactor, sweep_marked};
 use connection::{Connection, Pipes};
@@ -102,6 +102,7 @@ impl AcpBackend {
         &self,
         connection: &Connection,
         turn: &Turn,
+        memory: &dyn Memory,
         opened: &OnceLock<Opened>,
     ) -> Result<Value, Stop> {
         let opening = Opening {
@@ -120,6 +121,9 @@ impl AcpBackend {
             "sessionId": session.state.session_id,
             "prompt": [{"type": "text", "text": prompt}],
         });
+        if let Ok(state) = serde_json::to_value(&session.state) {
+            memory.keep(state).await;
+        }
         connection.updates().prompted();
         // From here on there is something to cancel.
         let _ = opened.set(session);
@@ -181,7 +185,8 @@ impl Backend for AcpBackend {
         let connection = Connection::start(pipes, &turn, &io, count);
         let opened = OnceLock::new();
         let (end, interrupt) = {
-            let mut conversation = std::pin::pin!(self.converse(&connection, &turn, &opened));
+            let mut conversation =
+                std::pin::pin!(self.converse(&connection, &turn, &*io.memory, &opened));
             tokio::select! {
                 biased;
                 interrupt = vigil.interrupted() => {

@@ -79,6 +79,8 @@ pub struct TurnIo {
     pub events: mpsc::Sender<AgentEvent>,
     /// Who answers the agent's questions.
     pub questions: Arc<dyn Questions>,
+    /// Where to leave what a later turn should be given, for an end that leaves no time for it.
+    pub memory: Arc<dyn Memory>,
     /// The run was cancelled: end the turn in good order.
     pub cancel: CancellationToken,
     /// The claim is lost: kill at once and send nothing more.
@@ -149,6 +151,14 @@ pub enum OutcomeStatus {
     Failed,
     /// It was cancelled, or killed because the claim was lost.
     Cancelled,
+}
+
+/// Keeps what a later turn should be given.
+#[async_trait]
+pub trait Memory: std::fmt::Debug + Send + Sync {
+    /// Keeps the state beyond the death of this process. It takes a moment at most, whether that
+    /// succeeded or not: the turn goes on, and its end reports the state again.
+    async fn keep(&self, agent_state: Value);
 }
 
 /// Who answers an agent's questions.

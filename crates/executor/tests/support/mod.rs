@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde_json::Value;
 use tapedeck_executor::backend::{
-    Activity, AgentEvent, Answer, ApprovalPolicy, Question, Questions, Turn, TurnIo, TurnLimits,
+    Activity, AgentEvent, Answer, ApprovalPolicy, Memory, Question, Questions, Turn, TurnIo,
+    TurnLimits,
 };
 use tapedeck_executor::process::{AgentSpec, Environment, GuardCommand, Launcher};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -131,6 +133,8 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 pub(crate) struct Ends {
     pub(crate) events: mpsc::Receiver<AgentEvent>,
     pub(crate) asked: mpsc::Receiver<(Question, oneshot::Sender<Answer>)>,
+    /// What was kept for later turns, before the turn's end.
+    pub(crate) kept: mpsc::Receiver<Value>,
     pub(crate) cancel: CancellationToken,
     pub(crate) kill: CancellationToken,
     pub(crate) lease: watch::Sender<Instant>,
@@ -148,14 +152,26 @@ impl Questions for Asking {
     }
 }
 
+#[derive(Debug)]
+struct Keeping(mpsc::Sender<Value>);
+
+#[async_trait]
+impl Memory for Keeping {
+    async fn keep(&self, agent_state: Value) {
+        self.0.send(agent_state).await.unwrap();
+    }
+}
+
 pub(crate) fn connections(capacity: usize) -> (TurnIo, Ends) {
     let (events, event_end) = mpsc::channel(capacity);
     let (questions, asked) = mpsc::channel(16);
+    let (memory, kept) = mpsc::channel(16);
     let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
     let (lease, deadline) = lease(Duration::from_mins(10));
     let io = TurnIo {
         events,
         questions: Arc::new(Asking(questions)),
+        memory: Arc::new(Keeping(memory)),
         cancel: cancel.clone(),
         kill: kill.clone(),
         lease: deadline,
@@ -166,6 +182,7 @@ pub(crate) fn connections(capacity: usize) -> (TurnIo, Ends) {
         Ends {
             events: event_end,
             asked,
+            kept,
             cancel,
             kill,
             lease,

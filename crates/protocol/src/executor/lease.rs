@@ -109,6 +109,10 @@ pub struct HeartbeatRequest {
     /// Where its workspaces are.
     #[schema(value_type = Option<Value>)]
     pub workspace_sync: Option<Value>,
+    /// What the agent needs to take this conversation up again, as soon as it is known: an executor
+    /// that is killed can't report it with the run's end.
+    #[schema(value_type = Option<Value>)]
+    pub agent_state: Option<Value>,
 }
 
 /// A checked heartbeat.
@@ -122,6 +126,8 @@ pub struct CheckedHeartbeat {
     pub wait_seconds: u32,
     /// What the executor says of itself.
     pub report: Report,
+    /// The agent's own state so far.
+    pub agent_state: Option<Value>,
 }
 
 impl HeartbeatRequest {
@@ -142,6 +148,9 @@ impl HeartbeatRequest {
             self.capabilities.as_ref(),
             self.workspace_sync.as_ref(),
         );
+        if let Some(state) = &self.agent_state {
+            faults.json("agent_state", state);
+        }
         faults.finish(CheckedHeartbeat {
             claim,
             lease_seconds: self.lease_seconds,
@@ -152,6 +161,7 @@ impl HeartbeatRequest {
                 capabilities: self.capabilities,
                 workspace: self.workspace_sync,
             },
+            agent_state: self.agent_state,
         })
     }
 }

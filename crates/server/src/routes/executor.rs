@@ -84,6 +84,7 @@ pub(super) async fn heartbeat(
         proof: proof(id, checked.claim),
         lease_ms: checked.lease_seconds.map(|seconds| timing.seconds(seconds)),
         report: checked.report,
+        agent_state: checked.agent_state,
     };
     let wait = wait(&call, checked.wait_seconds);
     let beat = call.control().heartbeat(beat, wait).await?;

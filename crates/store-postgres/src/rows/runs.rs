@@ -263,19 +263,23 @@ impl RunRows for PostgresTx<'_> {
         .await
         .map_err(from_sqlx)?;
         expect_rows("runs", done.rows_affected(), 1)?;
-        if let Some(state) = &settled.agent_state {
-            let done = sqlx::query!(
-                "INSERT INTO run_materials (run_key, agent_state) VALUES ($1, $2)
-                 ON CONFLICT (run_key) DO UPDATE SET agent_state = excluded.agent_state",
-                key.0,
-                text(state),
-            )
-            .execute(self.conn())
-            .await
-            .map_err(from_sqlx)?;
-            expect_rows("run_materials", done.rows_affected(), 1)?;
+        match &settled.agent_state {
+            Some(state) => self.save_agent_state(key, state).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    async fn save_agent_state(&mut self, key: RunKey, state: &Value) -> Rows<()> {
+        let done = sqlx::query!(
+            "INSERT INTO run_materials (run_key, agent_state) VALUES ($1, $2)
+             ON CONFLICT (run_key) DO UPDATE SET agent_state = excluded.agent_state",
+            key.0,
+            text(state),
+        )
+        .execute(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("run_materials", done.rows_affected(), 1)
     }
 
     async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>> {

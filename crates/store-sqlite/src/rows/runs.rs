@@ -273,19 +273,24 @@ impl RunRows for SqliteTx<'_> {
         .await
         .map_err(from_sqlx)?;
         expect_rows("runs", done.rows_affected(), 1)?;
-        if let Some(state) = &settled.agent_state {
-            let state = text(state);
-            sqlx::query!(
-                "INSERT INTO run_materials (run_key, agent_state) VALUES (?, ?)
-                 ON CONFLICT (run_key) DO UPDATE SET agent_state = excluded.agent_state",
-                key.0,
-                state,
-            )
-            .execute(self.write().await?)
-            .await
-            .map_err(from_sqlx)?;
+        match &settled.agent_state {
+            Some(state) => self.save_agent_state(key, state).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    async fn save_agent_state(&mut self, key: RunKey, state: &Value) -> Rows<()> {
+        let state = text(state);
+        let done = sqlx::query!(
+            "INSERT INTO run_materials (run_key, agent_state) VALUES (?, ?)
+             ON CONFLICT (run_key) DO UPDATE SET agent_state = excluded.agent_state",
+            key.0,
+            state,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        expect_rows("run_materials", done.rows_affected(), 1)
     }
 
     async fn latest_settled_run(&mut self, session: SessionKey) -> Rows<Option<Run>> {

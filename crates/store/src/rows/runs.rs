@@ -116,6 +116,8 @@ pub trait RunRows {
     ) -> Rows<u64>;
     /// The structured context of a resumed run.
     async fn resume_context(&mut self, key: RunKey) -> Rows<Option<Value>>;
+    /// Replaces the agent state that a run leaves.
+    async fn save_agent_state(&mut self, key: RunKey, state: &Value) -> Rows<()>;
     /// The agent state that a run left.
     async fn agent_state(&mut self, key: RunKey) -> Rows<Option<Value>>;
     /// Records a claim, for proofs by earlier tokens and for replays.
