@@ -296,7 +296,7 @@ class Conversation:
 
     def tool_call(self):
         report = self.report
-        prompt = 'Make a file. [[mock:shell cmd="echo made-by-$((40+2)) > %s"]]' % self.file
+        prompt = 'Make a file. [[mock:shell cmd="printf made-by-%%s 42 > %s"]]' % self.file
         stream = Stream(self.api, "POST", "/sessions/%s/prompt" % self.session, {"prompt": prompt})
         report.must("a prompt is admitted and streams", stream.status == 200, stream.error)
         wanted = stream.until(30, lambda frame: frame["event"] == "RunRequested")
@@ -338,7 +338,7 @@ class Conversation:
         if os.path.exists(self.file):
             with open(self.file) as file:
                 made = file.read()
-        report.step("the tool has written its file", made == "made-by-42\n", repr(made))
+        report.step("the tool has written its file", made == "made-by-42", repr(made))
         report.step("the model's answer came through", "MOCK DONE" in stream.text(), stream.text())
         kinds = set(stream.kinds())
         missing = {"ApprovalRequest", "ApprovalResponse"} - kinds
