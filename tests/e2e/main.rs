@@ -76,6 +76,8 @@ mod instances;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod odd_agents;
+#[cfg(test)]
 mod operations;
 #[cfg(test)]
 mod outage;

@@ -360,13 +360,18 @@ impl Server {
 
     /// Resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid)).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        resident_kib(self.process.pid)
     }
+}
+
+/// The resident memory of a process, in KiB.
+pub(crate) fn resident_kib(pid: Pid) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// Starts a server and waits until it answers; `None` if its address is taken.

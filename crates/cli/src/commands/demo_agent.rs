@@ -9,8 +9,8 @@ use crate::exit::Exit;
 ///
 /// Steps, one a line or divided by `;`: say TEXT, think TEXT, plan A | B, tool NAME {json},
 /// ask TOOL {json}, two-asks, stream `N [EVERY_MS]`, slow SECONDS, write PATH TEXT, read PATH, usage,
-/// remember, and for tests noise, long BYTES, flood N, crash `CODE`, exit, hang,
-/// ignore-cancel SECONDS, spawn, fail MESSAGE.
+/// remember, and for tests begin TOOL {json}, noise, long BYTES, flood N, crash `CODE`, exit, hang,
+/// ignore-cancel SECONDS, late-ask TOOL {json}, spawn, fail MESSAGE.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where it keeps what it remembers of its sessions

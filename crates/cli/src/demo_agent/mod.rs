@@ -10,8 +10,10 @@
 //! | `say TEXT`, `think TEXT` | one message, one thought |
 //! | `plan A \| B \| C` | a plan of these entries |
 //! | `tool NAME {json}` | a tool call: pending, running, result |
+//! | `begin NAME {json}` | a tool call that is left running |
 //! | `ask TOOL {json}` | asks for permission; on allow calls the tool, on reject says so |
 //! | `two-asks` | two permission questions open at the same time |
+//! | `late-ask TOOL {json}` | waits for a cancel, and only then asks |
 //! | `stream N [EVERY_MS]` | N numbered chunks |
 //! | `slow SECONDS` | a tick every 100 ms for that long |
 //! | `write PATH TEXT`, `read PATH` | a file inside the working directory |

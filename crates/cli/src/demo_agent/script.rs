@@ -18,8 +18,12 @@ pub(super) enum Step {
     Think(String),
     Plan(Vec<String>),
     Tool(Call),
+    /// A call that begins and is left running.
+    Begin(Call),
     Ask(Call),
     TwoAsks,
+    /// Asks only once the turn is cancelled.
+    LateAsk(Call),
     Stream { count: u32, every: Duration },
     Slow(Duration),
     Write { path: String, text: String },
@@ -116,16 +120,16 @@ pub(super) fn last_paragraph(prompt: &str) -> String {
 fn step(input: &str) -> Result<(Step, &str), String> {
     let end = input.find([' ', '\t', ';']).unwrap_or(input.len());
     let (verb, after) = input.split_at(end);
-    if verb == "tool" || verb == "ask" {
+    let of_call: Option<fn(Call) -> Step> = match verb {
+        "tool" => Some(Step::Tool),
+        "begin" => Some(Step::Begin),
+        "ask" => Some(Step::Ask),
+        "late-ask" => Some(Step::LateAsk),
+        _ => None,
+    };
+    if let Some(step) = of_call {
         let (call, after) = call(after)?;
-        return Ok((
-            if verb == "tool" {
-                Step::Tool(call)
-            } else {
-                Step::Ask(call)
-            },
-            after,
-        ));
+        return Ok((step(call), after));
     }
     let (argument, after) = until_semicolon(after);
     Ok((simple_step(verb, argument.trim())?, after))
@@ -315,6 +319,8 @@ mod tests {
     #[case("tool grep", Step::Tool(call("grep", json!({}))))]
     #[case(r#"tool sh {"c": "a; b"}"#, Step::Tool(call("sh", json!({"c": "a; b"}))))]
     #[case(r#"ask write{"p": 1}"#, Step::Ask(call("write", json!({"p": 1}))))]
+    #[case("begin sh", Step::Begin(call("sh", json!({}))))]
+    #[case(r#"late-ask sh {"c": 1}"#, Step::LateAsk(call("sh", json!({"c": 1}))))]
     #[case("two-asks", Step::TwoAsks)]
     #[case("stream 3", Step::Stream { count: 3, every: Duration::from_millis(20) })]
     #[case("stream 3 250", Step::Stream { count: 3, every: Duration::from_millis(250) })]

@@ -69,6 +69,10 @@ impl Turn {
             Ok(()) => Ending::Stopped(StopReason::EndTurn),
             Err(ending) => ending,
         };
+        // Whoever dies leaves its calls as they are.
+        if matches!(ending, Ending::Died(_)) {
+            return ending;
+        }
         for id in std::mem::take(&mut self.open_calls) {
             let shown = updates::shown_text("cancelled");
             let update = updates::tool_ended(&id, ToolCallStatus::Failed, shown, None);
@@ -85,11 +89,13 @@ impl Turn {
             }
             Script::Steps(steps) => {
                 for step in steps {
-                    if let Step::IgnoreCancel(time) = step {
-                        self.tick(time).await?;
-                    } else {
-                        self.until_cancelled(async |turn| turn.step(step).await)
-                            .await?;
+                    match step {
+                        Step::IgnoreCancel(time) => self.tick(time).await?,
+                        Step::LateAsk(call) => self.late_ask(&call).await?,
+                        step => {
+                            self.until_cancelled(async |turn| turn.step(step).await)
+                                .await?;
+                        }
                     }
                 }
                 self.until_cancelled(async |_turn| Ok(())).await
@@ -115,6 +121,11 @@ impl Turn {
             Step::Think(text) => self.send(updates::thought(&text)).await,
             Step::Plan(entries) => self.send(updates::plan(&entries, 0)).await,
             Step::Tool(call) => self.call(&call).await,
+            Step::Begin(call) => {
+                let id = self.begin(&call).await?;
+                self.send(updates::tool_running(&id)).await
+            }
+            Step::LateAsk(call) => self.late_ask(&call).await,
             Step::Ask(call) => self.ask(&[call]).await,
             Step::TwoAsks => {
                 let call = |tool: &str| Call {
@@ -263,6 +274,13 @@ impl Turn {
             }
         }
         Ok(())
+    }
+
+    /// Asks when nobody wants to be asked any more.
+    async fn late_ask(&mut self, call: &Call) -> Result<(), Ending> {
+        let cancel = self.cancel.clone();
+        cancel.cancelled().await;
+        self.ask(std::slice::from_ref(call)).await
     }
 
     async fn write(&mut self, path: String, text: String) -> Result<(), Ending> {

@@ -50,6 +50,22 @@ async fn a_tool_call_begins_runs_and_ends() {
     assert_eq!(statuses, expected);
 }
 
+#[tokio::test]
+async fn a_call_that_is_left_running_is_ended_with_the_turn() {
+    let cwd = tempfile::tempdir().unwrap();
+    let (_, updates) = run(Answer::Cancelled, cwd.path(), "begin bash; say on").await;
+    let statuses: Vec<_> = statuses_of(&updates)
+        .into_iter()
+        .map(|(_, status)| status)
+        .collect();
+    let expected = [
+        ToolCallStatus::Pending,
+        ToolCallStatus::InProgress,
+        ToolCallStatus::Failed,
+    ];
+    assert_eq!(statuses, expected);
+}
+
 #[rstest]
 #[case("allow-once", ToolCallStatus::Completed, "`bash` was allowed.\nafter")]
 #[case(
