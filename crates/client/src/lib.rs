@@ -10,6 +10,7 @@ mod id;
 mod interactions;
 mod operations;
 mod runs;
+mod sealed;
 mod secret;
 mod sessions;
 mod sse;

@@ -14,6 +14,7 @@ use crate::claim::{Claims, Step};
 use crate::config::{ExecutorError, Options};
 use crate::heartbeat::HeartbeatThread;
 use crate::instance::Instance;
+use crate::recovery::report_runs;
 use crate::run::{Ended, Shared, execute};
 use crate::verdict::single_tries;
 use crate::workspace::Workspaces;
@@ -80,7 +81,7 @@ impl Executor {
             workspaces,
         } = self;
         let entered = Instance::enter(&options.state_dir, &options.instance_id).await;
-        let instance = entered.map_err(|source| ExecutorError::State {
+        let (instance, dead) = entered.map_err(|source| ExecutorError::State {
             path: options.state_dir.clone(),
             source,
         })?;
@@ -93,6 +94,10 @@ impl Executor {
             hand_back: CancellationToken::new(),
             options,
         });
+        let mut recoveries = JoinSet::new();
+        for dead in dead {
+            recoveries.spawn(report_runs(dead, shared.client.clone()));
+        }
         let mut runs = Runs::new();
         let claimed = tokio::select! {
             biased;

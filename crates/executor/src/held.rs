@@ -47,6 +47,15 @@ struct Lease {
     boot_end: u64,
 }
 
+/// What proves a claim.
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimKey {
+    pub(crate) run_id: RunId,
+    pub(crate) executor_id: String,
+    pub(crate) token: Secret,
+    pub(crate) attempt: u32,
+}
+
 /// A claim that this process holds.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -67,12 +76,22 @@ pub(crate) struct Held {
 impl Held {
     /// A claim just granted: until the first heartbeat there is no lease to build on.
     pub(crate) fn new(claim: &ClaimResponse) -> Self {
-        let now = Instant::now();
-        Self {
+        Self::of(ClaimKey {
             run_id: claim.run_id,
             executor_id: claim.executor_id.clone(),
             token: Secret::new(claim.claim_token.clone()),
             attempt: claim.attempt,
+        })
+    }
+
+    /// A claim of which nothing is known but what proves it.
+    pub(crate) fn of(key: ClaimKey) -> Self {
+        let now = Instant::now();
+        Self {
+            run_id: key.run_id,
+            executor_id: key.executor_id,
+            token: key.token,
+            attempt: key.attempt,
             cancel: CancellationToken::new(),
             kill: CancellationToken::new(),
             state: watch::Sender::default(),

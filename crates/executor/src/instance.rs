@@ -1,6 +1,6 @@
 //! This process among those that share a state directory. It owns the record that tells a living
-//! executor from a dead one, and the end of what dead ones left behind; it must never touch what a
-//! living one owns.
+//! executor from a dead one, and the end of the agents that dead ones left behind; it must never touch
+//! what a living one owns.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -18,8 +18,12 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Enters this process and ends what dead ones left.
-    pub(crate) async fn enter(state_dir: &Path, instance_id: &str) -> io::Result<Self> {
+    /// Enters this process and ends the agents that dead ones left. Gives the dead ones, whose runs
+    /// are still to be reported.
+    pub(crate) async fn enter(
+        state_dir: &Path,
+        instance_id: &str,
+    ) -> io::Result<(Self, Vec<Dead>)> {
         let (folder, spools) = (state_dir.join("instances"), state_dir.join("spool"));
         for path in [&folder, &spools] {
             DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -35,11 +39,16 @@ impl Instance {
             record,
             spool: spools.join(instance_id),
         };
-        let dead = dead_instances(&folder, instance_id)?;
+        let mut dead = dead_instances(&folder, &spools, instance_id)?;
         if !dead.is_empty() {
-            end_leftovers(&folder, &spools, &dead).await;
+            let names: Vec<_> = dead.iter().map(|dead| dead.name.clone()).collect();
+            tracing::info!(instances = ?names, "ending what executors that died left behind");
+            if !sweep_executor_leftovers(&names).await {
+                // Their records stay, so that the next start tries again.
+                dead.clear();
+            }
         }
-        Ok(instance)
+        Ok((instance, dead))
     }
 
     /// Where this process spools.
@@ -50,13 +59,45 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // What can't be removed is removed by the next start.
-        drop(std::fs::remove_dir(&self.spool));
-        drop(std::fs::remove_file(&self.record));
+        // Runs that could not be reported are left to the next start, which finds them by the record.
+        let nothing_left = match std::fs::remove_dir(&self.spool) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        };
+        if nothing_left {
+            drop(std::fs::remove_file(&self.record));
+        }
     }
 }
 
-fn dead_instances(folder: &Path, own: &str) -> io::Result<Vec<String>> {
+/// An executor that died. As long as this lives, no other start takes the same one for its own.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    name: String,
+    _locked: File,
+    record: PathBuf,
+    spool: PathBuf,
+}
+
+impl Dead {
+    /// Where it spooled.
+    pub(crate) fn spool(&self) -> &Path {
+        &self.spool
+    }
+
+    /// Nothing of it is of use any more.
+    pub(crate) fn remove(self) {
+        match std::fs::remove_dir_all(&self.spool) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let path = self.spool.display();
+                tracing::warn!(%path, %error, "spool could not be removed");
+            }
+            Ok(()) | Err(_) => drop(std::fs::remove_file(&self.record)),
+        }
+    }
+}
+
+fn dead_instances(folder: &Path, spools: &Path, own: &str) -> io::Result<Vec<Dead>> {
     let mut dead = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -73,31 +114,17 @@ fn dead_instances(folder: &Path, own: &str) -> io::Result<Vec<String>> {
             Err(error) => return Err(error),
         };
         match file.try_lock() {
-            Ok(()) => dead.push(name),
+            Ok(()) => dead.push(Dead {
+                record: entry.path(),
+                spool: spools.join(&name),
+                name,
+                _locked: file,
+            }),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
     Ok(dead)
-}
-
-/// The dead one's claims are not ours, so what it spooled can't be sent by anybody.
-async fn end_leftovers(folder: &Path, spools: &Path, dead: &[String]) {
-    tracing::info!(instances = ?dead, "ending what executors that died left behind");
-    if !sweep_executor_leftovers(dead).await {
-        // Their records stay, so that the next start tries again.
-        return;
-    }
-    for name in dead {
-        let spool = spools.join(name);
-        if spool.is_dir() {
-            tracing::info!(path = %spool.display(), "removing a dead executor's spool");
-            if let Err(error) = std::fs::remove_dir_all(&spool) {
-                tracing::warn!(path = %spool.display(), %error, "spool could not be removed");
-            }
-        }
-        drop(std::fs::remove_file(folder.join(name)));
-    }
 }
 
 #[cfg(test)]
@@ -106,22 +133,32 @@ mod tests {
     use crate::process::environment::EXECUTOR_MARK;
 
     #[tokio::test]
-    async fn a_dead_ones_spool_goes_and_a_living_ones_stays() {
+    async fn a_dead_one_is_found_once_and_a_living_one_never() {
         let dir = tempfile::tempdir().unwrap();
-        let living = Instance::enter(dir.path(), "living").await.unwrap();
+        let (living, dead) = Instance::enter(dir.path(), "living").await.unwrap();
+        assert!(dead.is_empty());
         std::fs::create_dir(living.spool_folder()).unwrap();
         std::fs::write(living.spool_folder().join("run"), "x").unwrap();
         std::fs::write(dir.path().join("instances/dead"), "").unwrap();
         std::fs::create_dir(dir.path().join("spool/dead")).unwrap();
         std::fs::write(dir.path().join("spool/dead/run"), "x").unwrap();
 
-        let second = Instance::enter(dir.path(), "second").await.unwrap();
+        let (second, mut dead) = Instance::enter(dir.path(), "second").await.unwrap();
+        let (third, none) = Instance::enter(dir.path(), "third").await.unwrap();
+        assert!(none.is_empty(), "the second start has it: {none:?}");
+        let found = dead.pop().unwrap();
+        assert_eq!((found.name.as_str(), dead.len()), ("dead", 0));
+        found.remove();
         assert!(!dir.path().join("spool/dead").exists());
         assert!(!dir.path().join("instances/dead").exists());
-        assert!(living.spool_folder().join("run").exists());
-        assert!(dir.path().join("instances/living").exists());
-        drop(second);
+        drop((second, third));
         assert!(!dir.path().join("instances/second").exists());
+
+        // A living one that ends with runs that it could not report is one of the dead.
+        assert!(living.spool_folder().join("run").exists());
+        drop(living);
+        let (_fourth, dead) = Instance::enter(dir.path(), "fourth").await.unwrap();
+        assert_eq!(dead[0].name, "living");
     }
 
     #[tokio::test]

@@ -23,6 +23,7 @@ use crate::backend::{
 use crate::config::Options;
 use crate::heartbeat::Heartbeat;
 use crate::held::{Held, Stop};
+use crate::kept::KeptClaim;
 use crate::memory::RunMemory;
 use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
@@ -81,11 +82,13 @@ pub(crate) async fn execute(shared: Arc<Shared>, claim: ClaimResponse) -> Ended 
         return Ended::Lost;
     }
     tracing::info!("run started");
+    let kept = KeptClaim::keep(&shared.spool_folder, &shared.client, &held);
     let settler = Settler::new(Arc::clone(&held), shared.client.clone());
     let run = Run {
         shared: &shared,
         held: &held,
         claim: &claim,
+        kept: &kept,
     };
     let ended = match run.set_up().await {
         Ok((backend, workspace)) => run.drive(backend, workspace, &settler).await,
@@ -96,9 +99,10 @@ pub(crate) async fn execute(shared: Arc<Shared>, claim: ClaimResponse) -> Ended 
                 agent_state,
                 ..End::failed(error)
             };
-            settler.complete(end, 0).await
+            settler.complete(end, Some(0)).await
         }
     };
+    kept.remove();
     tracing::info!(?ended, "run ended");
     ended
 }
@@ -107,6 +111,7 @@ struct Run<'a> {
     shared: &'a Shared,
     held: &'a Arc<Held>,
     claim: &'a ClaimResponse,
+    kept: &'a KeptClaim,
 }
 
 impl Run<'_> {
@@ -130,13 +135,12 @@ impl Run<'_> {
         workspace: PathBuf,
         settler: &Settler,
     ) -> Ended {
-        let name = format!("{}-{}", self.held.run_id, self.held.attempt);
-        let options = &self.shared.options;
-        let spool = match Spool::create(&self.shared.spool_folder, &name, options.spool_bytes) {
+        let spool_bytes = self.shared.options.spool_bytes;
+        let spool = match Spool::create(self.kept.events(), spool_bytes) {
             Ok(spool) => spool,
             Err(error) => {
                 let text = format!("the executor can't spool events: {error}");
-                return settler.complete(End::failed(text), 0).await;
+                return settler.complete(End::failed(text), Some(0)).await;
             }
         };
         let client = self.shared.client.clone();
@@ -156,10 +160,10 @@ impl Run<'_> {
         match (self.held.stopped(), end) {
             (Some(Stop::Lost(_)), _) => Ended::Lost,
             (Some(Stop::Unrecorded(text)), AgentEnd::Stopped(_) | AgentEnd::Own(_)) => {
-                settler.complete(End::failed(text), count).await
+                settler.complete(End::failed(text), Some(count)).await
             }
             (_, AgentEnd::Stopped(agent_state)) => settler.hand_back(count, agent_state).await,
-            (_, AgentEnd::Own(end)) => settler.complete(end, count).await,
+            (_, AgentEnd::Own(end)) => settler.complete(end, Some(count)).await,
         }
     }
 

@@ -63,10 +63,10 @@ impl Settler {
         Self { held, client }
     }
 
-    /// Completes the run; `count` of its events are acknowledged. A report that the server refuses
+    /// Completes the run; `count` of its events are acknowledged, as far as that is known. A report that the server refuses
     /// becomes a plain one that says so.
-    pub(crate) async fn complete(&self, end: End, count: u64) -> Ended {
-        let text = match self.report(&end, Some(count)).await {
+    pub(crate) async fn complete(&self, end: End, count: Option<u64>) -> Ended {
+        let text = match self.report(&end, count).await {
             Reported::Ended(ended) => return ended,
             Reported::Refused(text) => text,
         };
@@ -124,7 +124,7 @@ impl Settler {
             agent_state,
             ..End::failed(why)
         };
-        match self.complete(end, count).await {
+        match self.complete(end, Some(count)).await {
             Ended::Settled => Ended::HandedBack,
             ended @ (Ended::HandedBack | Ended::Lost) => ended,
         }

@@ -1,22 +1,24 @@
 //! Sealed batches of one run on their way to the server, in a file: memory stays small however long
-//! the server is away. It owns the order and the bound. It is not synced: after a crash of this
-//! process the claim isn't ours any more and no other process may send in its name, so the file is
-//! a queue and not a record.
+//! the server is away, and a later process can send them if this one dies. It owns the order and the
+//! bound. It is not synced: after a crash of the machine the claims are over, so the file is a queue
+//! and not a record.
+//!
+//! Each batch is one line. Batches that are acknowledged may still lie in the file, and the last line
+//! may be cut off where its writer was killed: then it was never sent.
 
 use std::collections::VecDeque;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Batches of one run, oldest first. The file goes with it.
+/// Batches of one run, oldest first. The file is its maker's to remove.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: Arc<File>,
-    path: PathBuf,
     batches: VecDeque<Entry>,
     end: u64,
     limit: u64,
@@ -30,23 +32,17 @@ struct Entry {
 }
 
 impl Spool {
-    /// An empty spool in `folder`, for its owner's eyes only.
-    pub(crate) fn create(folder: &Path, name: &str, limit: u64) -> io::Result<Self> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
-        let path = folder.join(name);
+    /// An empty spool in this file, for its owner's eyes only.
+    pub(crate) fn create(path: &Path, limit: u64) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&path)?;
+            .open(path)?;
         Ok(Self {
             file: Arc::new(file),
-            path,
             batches: VecDeque::new(),
             end: 0,
             limit,
@@ -56,13 +52,19 @@ impl Spool {
     /// Adds a sealed batch.
     pub(crate) async fn push(&mut self, sealed: Bytes, events: u64) -> io::Result<()> {
         let (file, offset, length) = (Arc::clone(&self.file), self.end, sealed.len());
-        blocking(move || file.write_all_at(&sealed, offset)).await?;
+        blocking(move || {
+            let mut line = Vec::with_capacity(length + 1);
+            line.extend_from_slice(&sealed);
+            line.push(b'\n');
+            file.write_all_at(&line, offset)
+        })
+        .await?;
         self.batches.push_back(Entry {
             offset,
             length,
             events,
         });
-        self.end += length as u64;
+        self.end += length as u64 + 1;
         Ok(())
     }
 
@@ -103,13 +105,6 @@ impl Spool {
     }
 }
 
-impl Drop for Spool {
-    fn drop(&mut self) {
-        // What stays is removed when the next executor starts in this state directory.
-        drop(std::fs::remove_file(&self.path));
-    }
-}
-
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -123,9 +118,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn batches_come_back_unchanged_and_in_order_and_the_file_goes() {
+    async fn batches_come_back_unchanged_and_in_order_a_line_each() {
         let dir = tempfile::tempdir().unwrap();
-        let mut spool = Spool::create(dir.path(), "run-1", 10).unwrap();
+        let path = dir.path().join("run-1");
+        let mut spool = Spool::create(&path, 10).unwrap();
         for (text, events) in [("first", 1), ("second", 2)] {
             assert!(!spool.is_full());
             spool.push(Bytes::from(text), events).await.unwrap();
@@ -144,9 +140,6 @@ mod tests {
         spool.push(Bytes::from("third"), 3).await.unwrap();
         let third = spool.oldest().await.unwrap().unwrap();
         assert_eq!(third, (Bytes::from("third"), 3));
-        let path = dir.path().join("run-1");
-        assert_eq!(std::fs::read(&path).unwrap(), b"third");
-        drop(spool);
-        assert!(!path.exists());
+        assert_eq!(std::fs::read(&path).unwrap(), b"third\n");
     }
 }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod outages;
+mod restarts;
 mod runs;
 mod shutdown;
 

@@ -175,6 +175,34 @@ async fn a_full_spool_makes_the_agent_wait_and_nothing_is_lost() {
     running.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_stays_full_makes_the_agent_wait_and_then_ends_the_run_with_the_reason() {
+    let server = FakeServer::new(LEASE);
+    let (sent, mut times) = mpsc::channel(1);
+    let begun = Instant::now();
+    let full = |options: &mut Options| {
+        let folder = options.state_dir.join("spool").join(&options.instance_id);
+        std::fs::create_dir_all(&folder).unwrap();
+        let claim = claim(1);
+        let spool = folder.join(format!("{}-{}.events", claim.run_id, claim.attempt));
+        std::os::unix::fs::symlink("/dev/full", spool).unwrap();
+    };
+    let running = start_with(&server, talking_agent(sent), full);
+    let killed = times.recv().await.unwrap() - begun;
+    assert!((30..40).contains(&killed.as_secs()), "{killed:?}");
+    let end = server.wait_for_end().await;
+    assert_eq!(
+        (&end["status"], &end["event_count"]),
+        (&"failed".into(), &0.into())
+    );
+    let error = end["error"].as_str().unwrap();
+    assert!(
+        error.contains("spool") && error.contains("No space left"),
+        "{error}"
+    );
+    running.stop().await;
+}
+
 /// Real time: the runtime of the executor has one thread, and the agent's backend blocks it.
 #[tokio::test]
 async fn heartbeats_go_on_while_the_workers_are_blocked() {
