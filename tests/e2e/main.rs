@@ -88,6 +88,10 @@ mod refusals;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
+mod resent;
+#[cfg(test)]
+mod restarted;
+#[cfg(test)]
 mod restore;
 #[cfg(test)]
 mod secrets;

@@ -169,7 +169,10 @@ async fn a_crash_before_in_and_after_a_tool_call_fails_the_run_and_keeps_what_wa
     let stage = Stage::yolo().await;
     for (script, calls) in [
         ("say begin; crash; tool grep", &[][..]),
-        ("say begin; begin grep {\"for\": \"x\"}; crash", &["unknown"]),
+        (
+            "say begin; begin grep {\"for\": \"x\"}; crash",
+            &["unknown"],
+        ),
         ("say begin; tool grep; crash", &["completed"]),
     ] {
         let played = stage.play(script).await;
@@ -271,8 +274,7 @@ async fn two_permissions_at_once_are_two_questions_with_two_answers() {
     stage.resolve(of("first"), false).await;
     let played = stage.ended(&run).await;
     played.is("completed");
-    let expected =
-        "`first` was not allowed; going on without it.\n`second` was allowed.\nend";
+    let expected = "`first` was not allowed; going on without it.\n`second` was allowed.\nend";
     assert_eq!(played.said(), expected);
     assert_eq!(played.calls(), ["failed", "completed"]);
 

@@ -70,19 +70,27 @@ pub(crate) async fn leave_somewhere(
     Ok(is_whole)
 }
 
-/// A wire to a server that hears what the server says on it.
+/// A wire to a server that hears what is said on it.
 #[derive(Debug)]
 pub(crate) struct Tap {
     pub(crate) address: SocketAddr,
-    heard: Arc<Mutex<Vec<u8>>>,
+    heard: Arc<Ears>,
     _wires: JoinSet<()>,
+}
+
+#[derive(Debug, Default)]
+struct Ears {
+    /// What the server said, on all connections.
+    answers: Mutex<Vec<u8>>,
+    /// What was said to it, by connection.
+    requests: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Tap {
     pub(crate) async fn before(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = Arc::<Ears>::default();
         let mut wires = JoinSet::new();
         let ears = Arc::clone(&heard);
         wires.spawn(async move {
@@ -100,28 +108,73 @@ impl Tap {
 
     /// The texts that JSON answers gave for this field, in order.
     pub(crate) fn texts(&self, field: &str) -> Vec<String> {
-        let heard = String::from_utf8_lossy(&self.heard.lock().unwrap()).into_owned();
+        let heard = String::from_utf8_lossy(&self.heard.answers.lock().unwrap()).into_owned();
         let begin = format!("\"{field}\":\"");
         let values = heard.split(&begin).skip(1);
         let value = |rest: &str| Some(rest.split_once('"')?.0.to_owned());
         values.filter_map(value).collect()
     }
+
+    /// The bodies of the whole requests whose path ends so; in order on each connection.
+    pub(crate) fn bodies(&self, path: &str) -> Vec<Vec<u8>> {
+        let requests = self.heard.requests.lock().unwrap();
+        let whole = requests.iter().flat_map(|said| whole_requests(said));
+        whole
+            .filter(|(target, _)| target.ends_with(path))
+            .map(|(_, body)| body.to_vec())
+            .collect()
+    }
 }
 
-async fn carry(near: TcpStream, server: SocketAddr, heard: Arc<Mutex<Vec<u8>>>) {
+/// The target and the body of each request on one connection, which are all of known length.
+fn whole_requests(mut said: &[u8]) -> Vec<(String, &[u8])> {
+    let mut found = Vec::new();
+    while let Some(end) = said.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+        let head = String::from_utf8_lossy(&said[..end]).to_ascii_lowercase();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length:"))
+            .map_or(0, |length| length.trim().parse().unwrap());
+        let target = head.split(' ').nth(1).unwrap().to_owned();
+        let rest = &said[end + 4..];
+        if rest.len() < length {
+            break;
+        }
+        found.push((target, &rest[..length]));
+        said = &rest[length..];
+    }
+    found
+}
+
+async fn carry(near: TcpStream, server: SocketAddr, heard: Arc<Ears>) {
     let Ok(far) = TcpStream::connect(server).await else {
         return;
     };
     let (mut near_read, mut near_write) = near.into_split();
     let (mut far_read, mut far_write) = far.into_split();
+    let connection = {
+        let mut requests = heard.requests.lock().unwrap();
+        requests.push(Vec::new());
+        requests.len() - 1
+    };
     let there = async {
-        let _broken = tokio::io::copy(&mut near_read, &mut far_write).await;
+        let mut bytes = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = near_read.read(&mut bytes).await {
+            heard.requests.lock().unwrap()[connection].extend_from_slice(&bytes[..read]);
+            if far_write.write_all(&bytes[..read]).await.is_err() {
+                break;
+            }
+        }
         let _gone = far_write.shutdown().await;
     };
     let back = async {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = far_read.read(&mut bytes).await {
-            heard.lock().unwrap().extend_from_slice(&bytes[..read]);
+            heard
+                .answers
+                .lock()
+                .unwrap()
+                .extend_from_slice(&bytes[..read]);
             if near_write.write_all(&bytes[..read]).await.is_err() {
                 break;
             }

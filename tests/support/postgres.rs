@@ -44,6 +44,8 @@ pub(crate) struct ClusterOptions {
     /// Whether a commit waits for the disk. A process that is killed loses nothing without it, so
     /// only what looks at the disk itself needs it.
     pub(crate) fsync: bool,
+    /// Whether commits can be told to wait for a second server.
+    pub(crate) replicates: bool,
     /// Connections at most; 0 is a number that suits this machine.
     pub(crate) max_connections: u32,
 }
@@ -384,11 +386,16 @@ impl Own {
             given => given,
         };
         let durable = if options.fsync { "on" } else { "off" };
+        let (level, senders) = if options.replicates {
+            ("replica", 1)
+        } else {
+            ("minimal", 0)
+        };
         let settings = format!(
             "listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\n\
              max_connections = {connections}\nshared_buffers = 32MB\n\
              fsync = {durable}\nfull_page_writes = {durable}\n\
-             wal_level = minimal\nmax_wal_senders = 0\nmin_wal_size = 32MB\nmax_wal_size = 256MB\n\
+             wal_level = {level}\nmax_wal_senders = {senders}\nmin_wal_size = 32MB\nmax_wal_size = 256MB\n\
              jit = off\nlog_line_prefix = '%m [%p] %d '\n"
         );
         let configuration = self.data().join("postgresql.conf");

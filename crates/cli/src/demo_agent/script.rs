@@ -24,21 +24,37 @@ pub(super) enum Step {
     TwoAsks,
     /// Asks only once the turn is cancelled.
     LateAsk(Call),
-    Stream { count: u32, every: Duration },
+    Stream {
+        count: u32,
+        every: Duration,
+    },
     Slow(Duration),
-    Write { path: String, text: String },
-    Read { path: String },
+    Write {
+        path: String,
+        text: String,
+    },
+    Read {
+        path: String,
+    },
     Usage,
     Remember,
     Noise,
-    Long { bytes: usize },
-    Flood { count: u32 },
-    Crash { code: Option<u8> },
+    Long {
+        bytes: usize,
+    },
+    Flood {
+        count: u32,
+    },
+    Crash {
+        code: Option<u8>,
+    },
     Exit,
     Hang,
     IgnoreCancel(Duration),
     Spawn,
-    Fail { message: String },
+    Fail {
+        message: String,
+    },
 }
 
 /// A tool and what it is called with.
