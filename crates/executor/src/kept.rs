@@ -121,7 +121,7 @@ impl KeptClaim {
 
     /// Reads what was kept.
     pub(crate) fn reopen(&self, client: &Client) -> Reopened {
-        let read = std::fs::read(&self.claim).map_err(io::Error::from);
+        let read = std::fs::read(&self.claim);
         let record = read.and_then(|bytes| Ok(serde_json::from_slice::<Record>(&bytes)?));
         let record = match record {
             Ok(record) => record,

@@ -222,8 +222,8 @@ impl Uploader {
             return (Instant::now() + DISK_PAUSE, true);
         }
         let after = if sending { SPOOL_AFTER } else { LINGER };
-        let waiting = !self.batch.is_empty() && !(sending && self.spool.is_full());
-        (self.since + after, waiting)
+        let held_up = sending && self.spool.is_full();
+        (self.since + after, !self.batch.is_empty() && !held_up)
     }
 
     async fn next_delivery(&mut self) -> Option<Delivery> {
