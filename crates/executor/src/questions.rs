@@ -24,6 +24,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(45);
 
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 
+/// For the heartbeats to hear of a cancel that a question heard of first.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+
 /// Asks under one claim.
 #[derive(Debug)]
 pub(crate) struct RunQuestions {
@@ -59,6 +62,9 @@ impl RunQuestions {
             let error = match asked {
                 Ok(response) => {
                     if let Some(answer) = answer(response) {
+                        if answer == Answer::Cancelled {
+                            self.hear_of_cancel().await;
+                        }
                         return answer;
                     }
                     pauses.reset();
@@ -81,6 +87,13 @@ impl RunQuestions {
                 }
             }
         }
+    }
+
+    /// The server cancels a question with its run. The run has to know of that before its agent does,
+    /// or the agent's turn would seem to end by itself. Whoever asks stops waiting as soon as the
+    /// cancel is known.
+    async fn hear_of_cancel(&self) {
+        sleep(CANCEL_LIMIT).await;
     }
 
     /// What the agent did before it asked comes before the question in the log.

@@ -112,6 +112,7 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct News {
     cancel: bool,
+    questions_cancelled: bool,
     approved: Option<bool>,
     changes: u32,
 }
@@ -167,6 +168,12 @@ impl FakeServer {
 
     pub(crate) fn cancel(&self) {
         self.news.send_modify(|news| news.cancel = true);
+    }
+
+    /// Cancels open questions, as a cancel of their run does.
+    pub(crate) fn cancel_questions(&self) {
+        self.news
+            .send_modify(|news| news.questions_cancelled = true);
     }
 
     pub(crate) fn resolve(&self, approved: bool) {
@@ -344,10 +351,12 @@ impl FakeServer {
     async fn approval(&self, body: &Value) -> Result<Response<Full<Bytes>>, Broken> {
         let wait = Duration::from_secs(body["wait_seconds"].as_u64().unwrap());
         let mut news = self.news.subscribe();
-        let resolved = news.wait_for(|news| news.approved.is_some());
+        let resolved = news.wait_for(|news| news.approved.is_some() || news.questions_cancelled);
         drop(tokio::time::timeout(wait, resolved).await);
-        let approved = self.news.borrow().approved;
+        let news = *self.news.borrow();
+        let approved = news.approved;
         let status = match approved {
+            None if news.questions_cancelled => "cancelled",
             None => "pending",
             Some(true) => "approved",
             Some(false) => "denied",

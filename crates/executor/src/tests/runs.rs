@@ -224,6 +224,23 @@ async fn a_cancel_ends_an_open_question_without_an_approval() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cancel_is_known_before_its_question_is_answered() {
+    let server = FakeServer::new(LEASE);
+    let agent = ScriptedAgent::new(|_, io| async move {
+        assert_eq!(io.questions.ask(question()).await, Answer::Cancelled);
+        assert!(io.cancel.is_cancelled());
+        outcome(OutcomeStatus::Cancelled)
+    });
+    let running = start(&server, agent);
+    server.wait_for("approval", 1).await;
+    server.cancel_questions();
+    sleep(Duration::from_secs(1)).await;
+    server.cancel();
+    assert_eq!(server.wait_for_end().await["status"], "cancelled");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_question_is_a_no() {
     let server = FakeServer::new(LEASE);
     server.fail("approval", Fault::Refused(ErrorCode::RequestIdConflict));
