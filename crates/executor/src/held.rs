@@ -33,6 +33,8 @@ pub(crate) enum Stop {
 #[derive(Debug, Default)]
 struct State {
     acknowledged: bool,
+    /// The run's end is on its way to the server.
+    reported: bool,
     stop: Option<Stop>,
 }
 
@@ -153,12 +155,22 @@ impl Held {
             let lost = matches!(state.stop, Some(Stop::Lost(_)));
             let counts = state.stop.is_none() || (matches!(stop, Stop::Lost(_)) && !lost);
             if counts {
-                tracing::info!(run.id = %self.run_id, reason = ?stop, "run stops");
+                if state.reported {
+                    // As a rule heartbeats were told of the end before its own report was answered.
+                    tracing::debug!(run.id = %self.run_id, reason = ?stop, "heartbeats stop");
+                } else {
+                    tracing::info!(run.id = %self.run_id, reason = ?stop, "run stops");
+                }
                 state.stop = Some(stop);
             }
             counts
         });
         self.kill.cancel();
+    }
+
+    /// The run's end is being reported: that the claim ends is no news from here on.
+    pub(crate) fn note_report(&self) {
+        self.state.send_modify(|state| state.reported = true);
     }
 
     /// Why the agent was stopped.

@@ -161,6 +161,7 @@ impl Settler {
     }
 
     async fn report(&self, end: &End, count: Option<u64>) -> Reported {
+        self.held.note_report();
         let request = CompleteRequest {
             executor_id: Some(self.held.executor_id.clone()),
             claim_token: Some(self.held.token.expose().to_owned()),
