@@ -92,6 +92,9 @@ pub(crate) enum Command {
     /// Executors that the server knows
     #[command(subcommand)]
     Executors(commands::executors::Command),
+    /// Agents that can be attached
+    #[command(subcommand)]
+    Agents(commands::agents::Command),
     /// Check that everything in the database is as it must be
     Doctor(commands::doctor::Args),
     /// Copies of the whole database
@@ -134,6 +137,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Agents(_)
             | Command::Doctor(_)
             | Command::Storage(_)
             | Command::Config(_)
@@ -156,6 +160,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Agents(_)
             | Command::Doctor(_)
             | Command::Storage(_)
             | Command::Config(_)
@@ -204,6 +209,8 @@ mod tests {
             "tapedeck approvals approve 0198c0de-0000-7000-8000-000000000000 --scope session",
             "tapedeck events --follow --kind TurnEnd --kind Plan --after c --json",
             "tapedeck demo --keep --data-dir d",
+            "tapedeck executor --command c --command-prompt stdin --command-format codex-json",
+            "tapedeck agents check demo --way acp --prompt p --json",
         ] {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(parse(&line).is_ok(), "{line}: {:?}", parse(&line).err());

@@ -1,5 +1,6 @@
 //! The commands, one file each: its arguments and what it does with them.
 
+pub(crate) mod agents;
 pub(crate) mod approvals;
 pub(crate) mod attach;
 pub(crate) mod completions;
@@ -17,7 +18,6 @@ pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod storage;
 
-mod agents;
 mod draft;
 mod following;
 mod local;

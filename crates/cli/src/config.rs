@@ -20,7 +20,7 @@ use crate::exit::Failed;
 pub(crate) use database::DatabaseUrl;
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
-pub(crate) use sections::{Durability, HintFate, LogFormat, Settings};
+pub(crate) use sections::{Durability, HintFate, LogFormat, Settings, usual_file};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 /// Names the file.
@@ -81,7 +81,7 @@ impl Config {
             } else {
                 figment.merge(Toml::file_exact(file))
             };
-        } else if let Some(file) = sections::default_file() {
+        } else if let Some(file) = usual_file("config.toml") {
             figment = figment.merge(Toml::file_exact(file));
         }
         for given in layers::of_environment(environment)?
@@ -216,6 +216,13 @@ fn environment() -> Vec<(String, String)> {
 /// The whole environment, of which agents get a part.
 pub(crate) fn inherited_environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
+}
+
+/// What the machine calls itself.
+pub(crate) fn host_name() -> Option<String> {
+    let read = |file: &str| std::fs::read_to_string(file).ok();
+    let name = read("/proc/sys/kernel/hostname").or_else(|| read("/etc/hostname"))?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Whether colours are unwelcome.

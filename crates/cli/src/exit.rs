@@ -23,7 +23,7 @@ Exit codes:
    5  the server can't be reached or can't serve now
    6  the credential is missing or wrong
    7  the run was cancelled or interrupted, or the command was
-   8  a check of the database found something, or the database is damaged
+   8  a check of the database or of an agent found something, or the database is damaged
   70  an internal fault";
 
 /// How the process ends.
@@ -45,7 +45,7 @@ pub(crate) enum Exit {
     Refused,
     /// Cancelled or interrupted.
     Interrupted,
-    /// A check of the database found something.
+    /// A check of the database or of an agent found something.
     Findings,
     /// A fault of ours.
     Internal,

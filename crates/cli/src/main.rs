@@ -9,6 +9,7 @@ mod demo_agent;
 mod exit;
 mod logs;
 mod output;
+mod profiles;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

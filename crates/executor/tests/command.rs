@@ -6,9 +6,9 @@ mod support;
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Fixture, connections, eventually, processes_with, unique, unique_seconds};
-use tapedeck_executor::backend::command::{CommandBackend, PromptVia};
+use tapedeck_executor::backend::command::{CommandBackend, CommandOptions, Format, PromptVia};
 use tapedeck_executor::backend::{AgentEvent, Backend, FailureCode, Outcome, OutcomeStatus};
 use tokio::time::Instant;
 
@@ -17,8 +17,12 @@ const NONE: [i32; 0] = [];
 async fn run(command: &str, via: Option<PromptVia>, prompt: &str) -> (Outcome, Vec<AgentEvent>) {
     let fixture = Fixture::new();
     let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
-    let backend = CommandBackend::new(command, via, environment, launcher).unwrap();
-    let backend = backend.with_line_limit(1 << 20);
+    let options = CommandOptions {
+        prompt: via,
+        line_limit: 1 << 20,
+        ..CommandOptions::default()
+    };
+    let backend = CommandBackend::new(command, environment, launcher, options).unwrap();
     let (io, mut ends) = connections(1000);
     let mut turn = fixture.turn(&unique("run"), "");
     prompt.clone_into(&mut turn.prompt_with_context);
@@ -127,7 +131,9 @@ async fn a_cancel_interrupts_and_then_kills() {
             format!("{trap}; setsid sleep {seconds} & echo ready; while true; do sleep 0.05; done");
         let command = shell_words::join(["sh", "-c", &script]);
         let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
-        let backend = CommandBackend::new(&command, None, environment, launcher).unwrap();
+        let backend =
+            CommandBackend::new(&command, environment, launcher, CommandOptions::default())
+                .unwrap();
         let (io, mut ends) = connections(1000);
         let turn = fixture.turn(&unique("run"), "p");
         let (outcome, took) = tokio::join!(backend.run(turn, io), async {
@@ -155,11 +161,162 @@ async fn a_silent_program_is_ended() {
     let fixture = Fixture::new();
     let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
     let command = format!("sleep {seconds}");
-    let backend = CommandBackend::new(&command, None, environment, launcher).unwrap();
+    let backend =
+        CommandBackend::new(&command, environment, launcher, CommandOptions::default()).unwrap();
     let (io, _ends) = connections(10);
     let mut turn = fixture.turn(&unique("run"), "p");
     turn.limits.idle = Some(Duration::from_millis(500));
     let outcome = backend.run(turn, io).await;
     assert_eq!(outcome.failure.unwrap().code, FailureCode::AgentIdle);
     assert_eq!(processes_with(&seconds), NONE);
+}
+
+/// A program in the format of threads, turns and items, that is told its conversation by `--again`.
+async fn thread(script: &str, agent_state: Option<Value>) -> (Outcome, Vec<AgentEvent>) {
+    let fixture = Fixture::new();
+    let command = shell_words::join(["sh", "-c", script, "program", "{resume}", "-v"]);
+    let options = CommandOptions {
+        format: Format::CodexJson,
+        resume: ["--again", "{session}"].map(str::to_owned).to_vec(),
+        place: "here".to_owned(),
+        ..CommandOptions::default()
+    };
+    let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+    let backend = CommandBackend::new(&command, environment, launcher, options).unwrap();
+    let (io, mut ends) = connections(1000);
+    let mut turn = fixture.turn(&unique("run"), "p");
+    turn.agent_state = agent_state;
+    let outcome = backend.run(turn, io).await;
+    let mut events = Vec::new();
+    while let Some(event) = ends.events.recv().await {
+        events.push(event);
+    }
+    (outcome, events)
+}
+
+/// Shell words that print these lines.
+fn printing(lines: &[Value]) -> String {
+    let lines = lines.iter().map(|line| format!("echo '{line}'"));
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+fn said(text: &str) -> Value {
+    json!({"type": "item.completed", "item": {"id": "i", "type": "agent_message", "text": text}})
+}
+
+#[tokio::test]
+async fn success_is_the_programs_word_and_its_exit() {
+    let (begun, over) = (
+        json!({"type": "turn.started"}),
+        json!({"type": "turn.completed"}),
+    );
+    let failed = json!({"type": "turn.failed", "error": {"message": "no credit"}});
+    let retrying = json!({"type": "error", "message": "once more"});
+    for (lines, exit, expected) in [
+        (vec![&begun, &said("hi"), &over], 0, None),
+        (vec![&begun, &retrying, &said("hi"), &over], 0, None),
+        (
+            vec![&begun, &over],
+            0,
+            Some("agent_silent: the agent ended its turn without any output"),
+        ),
+        (
+            vec![&begun, &said("hi")],
+            0,
+            Some("agent_exited: the agent exited with status 0 before it ended its turn"),
+        ),
+        (
+            vec![&begun, &said("hi"), &over],
+            3,
+            Some("agent_exited: the agent exited with status 3 after its turn had ended"),
+        ),
+        (
+            vec![&begun, &said("hi"), &failed],
+            0,
+            Some("agent_error: no credit"),
+        ),
+        (vec![&begun, &retrying], 1, Some("agent_error: once more")),
+        (
+            vec![&begun, &over, &begun],
+            0,
+            Some("agent_exited: the agent exited with status 0 before it ended its turn"),
+        ),
+    ] {
+        let lines: Vec<Value> = lines.into_iter().cloned().collect();
+        let script = format!("{}; exit {exit}", printing(&lines));
+        let (outcome, _) = thread(&script, None).await;
+        assert_eq!(outcome.error().as_deref(), expected, "{script}");
+        let completed = outcome.status == OutcomeStatus::Completed;
+        assert_eq!(completed, expected.is_none(), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_is_not_understood_is_kept_whole() {
+    let odd = json!({"type": "brand.new", "x": [1, {"y": null}]});
+    let script = printing(&[odd.clone(), said("hi"), json!({"type": "turn.completed"})]);
+    let script = format!("echo warning: old; echo '[1]'; echo; {script}");
+    let (outcome, events) = thread(&script, None).await;
+    assert_eq!(outcome.status, OutcomeStatus::Completed);
+    let raw: Vec<_> = events
+        .iter()
+        .filter(|event| event.kind == "agent.raw")
+        .map(|event| event.payload["line"].clone())
+        .collect();
+    assert_eq!(raw, [json!("warning: old"), json!("[1]"), odd]);
+}
+
+#[tokio::test]
+async fn a_conversation_is_taken_up_with_the_prompt_alone() {
+    let started = json!({"type": "thread.started", "thread_id": "t-1"});
+    let over = json!({"type": "turn.completed"});
+    // Tells its arguments and its input.
+    let echo =
+        r#"{"type":"item.completed","item":{"id":"i","type":"agent_message","text":"%s|%s"}}\n"#;
+    let script = format!(
+        "{}; printf '{echo}' \"$*\" \"$(cat)\"; {}",
+        printing(&[started]),
+        printing(&[over])
+    );
+    let (first, events) = thread(&script, None).await;
+    assert_eq!(events[0].payload["content"], "-v|context: p");
+    assert_eq!(first.result["continuity"], "new");
+    let (second, events) = thread(&script, first.agent_state.clone()).await;
+    assert_eq!(events[0].payload["content"], "--again t-1 -v|p");
+    assert_eq!(second.result["continuity"], "resumed");
+    assert_eq!(second.agent_state, first.agent_state);
+}
+
+#[tokio::test]
+async fn a_state_that_is_not_this_programs_is_not_used() {
+    let script = format!(
+        "printf '{{\"type\":\"item.completed\",\"item\":{{\"type\":\"agent_message\",\"text\":\"%s\"}}}}\\n' \
+         \"$*\"; {}",
+        printing(&[json!({"type": "turn.completed"})])
+    );
+    let state = |conversation: &str, format: &str, place: &str| json!({"conversation": conversation, "format": format, "place": place});
+    for (state, reason) in [
+        (
+            state("t-1", "codex-json", "elsewhere"),
+            "the state is of another machine",
+        ),
+        (
+            state("t-1", "gemini-json", "here"),
+            "the state is of another agent",
+        ),
+        (
+            state("--yolo", "codex-json", "here"),
+            "the state names no conversation",
+        ),
+        (
+            json!({"session_id": "t-1"}),
+            "the state is of another agent",
+        ),
+    ] {
+        let (outcome, events) = thread(&script, Some(state)).await;
+        assert_eq!(outcome.result["continuity"], "broken");
+        let payload = json!({"status": "continuity_broken", "reason": reason});
+        assert_eq!(events[0].payload, payload);
+        assert_eq!(events[1].payload["content"], "-v", "its arguments");
+    }
 }

@@ -15,7 +15,7 @@ use tapedeck_control_plane::ids::TimeOrdered;
 use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options as ControlOptions};
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::{RunId, SessionId, Timing};
-use tapedeck_executor::backend::command::CommandBackend;
+use tapedeck_executor::backend::command::{CommandBackend, CommandOptions};
 use tapedeck_executor::backend::{
     AgentEvent, Answer, Backend, Outcome, OutcomeStatus, Question, Scope, Turn, TurnIo,
 };
@@ -142,7 +142,12 @@ impl Running {
 fn program(fixture: &Fixture, script: &str) -> Arc<dyn Backend> {
     let command = shell_words::join(["sh", "-c", script]);
     let launcher = fixture.launcher.clone();
-    let backend = CommandBackend::new(&command, None, Fixture::environment(), launcher);
+    let backend = CommandBackend::new(
+        &command,
+        Fixture::environment(),
+        launcher,
+        CommandOptions::default(),
+    );
     Arc::new(backend.unwrap())
 }
 
@@ -180,7 +185,12 @@ async fn a_program_answers_a_prompt_and_its_output_is_in_the_log() {
 async fn a_missing_program_fails_the_run_with_its_name() {
     let (server, fixture) = (Server::start().await, Fixture::new());
     let launcher = fixture.launcher.clone();
-    let missing = CommandBackend::new("no-such-agent", None, Fixture::environment(), launcher);
+    let missing = CommandBackend::new(
+        "no-such-agent",
+        Fixture::environment(),
+        launcher,
+        CommandOptions::default(),
+    );
     let running = start(&server, &fixture, Arc::new(missing.unwrap()));
     let (_, run_id) = server.prompt(&fixture, "go").await;
     let run = server.settled(run_id).await;

@@ -1,39 +1,79 @@
-//! Which agent an executor of this binary drives, and what it needs for that: the one place that
-//! turns settings into a backend.
+//! `tapedeck agents`, and which agent an executor of this binary drives: the one place that turns
+//! settings into a backend.
+
+mod check;
+mod conversation;
+mod listing;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tapedeck_executor::backend::Backend;
-use tapedeck_executor::backend::acp::{AcpBackend, AcpOptions};
-use tapedeck_executor::backend::command::CommandBackend;
-use tapedeck_executor::process::{Environment, GuardCommand, Launcher};
+use tapedeck_executor::backend::command::{Format, PromptVia};
+use tapedeck_executor::process::{GuardCommand, Launcher};
 use tapedeck_executor::{EveryRun, Options};
 
 use crate::GUARD;
 use crate::config::{self, Given, Settings};
-use crate::exit::Failed;
+use crate::context::Context;
+use crate::exit::{Exit, Failed};
+use crate::profiles::start::{Start, Starts, split};
+use crate::profiles::{Places, Profiles};
 
-/// The word that stands for the agent in this binary.
-const DEMO: &str = "demo";
 /// How long a run waits for a workspace that another agent still works in.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// Agents that can be attached.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the known agents that are installed here, and how they would be started
+    List(listing::ListArgs),
+    /// Show what is known of an agent
+    Show {
+        /// Its name
+        agent: String,
+    },
+    /// Start an agent as an executor does, have a conversation with it and tell what works
+    Check(check::Args),
+}
+
+/// Runs one of them.
+pub(crate) async fn run(command: Command, context: Context) -> anyhow::Result<Exit> {
+    match command {
+        Command::List(args) => listing::list(&args, &context).await,
+        Command::Show { agent } => listing::show(&agent, &context).await,
+        Command::Check(args) => check::run(args, &context).await,
+    }
+}
 
 /// Which agent, on the command line.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct AgentArgs {
-    /// Drive this ACP agent; `demo` is the one in this binary [env: `TAPEDECK_AGENT`]
+    /// Drive this ACP agent: a name that `tapedeck agents list` shows, such as `demo`, or a command
+    /// line [env: `TAPEDECK_AGENT`]
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     agent: Option<String>,
-    /// Run this program for each prompt instead: the prompt replaces `{prompt}`, or goes to stdin
-    /// [env: `TAPEDECK_COMMAND`]
+    /// Run this program for each prompt instead: a name that `tapedeck agents list` shows, or a
+    /// command line. The prompt replaces `{prompt}`, or goes to stdin [env: `TAPEDECK_COMMAND`]
     #[arg(long, value_name = "CMD")]
     command: Option<String>,
+    /// How that program gets its prompt: argument, stdin or environment
+    /// [env: `TAPEDECK_COMMAND_PROMPT`]
+    #[arg(long, value_name = "WAY")]
+    command_prompt: Option<PromptVia>,
+    /// The format of its output: text, claude-stream-json, codex-json, gemini-json or
+    /// opencode-json [env: `TAPEDECK_COMMAND_FORMAT`]
+    #[arg(long, value_name = "FORMAT")]
+    command_format: Option<Format>,
+    /// Its arguments that take its own conversation up again, e.g. "--resume {session}"; they go
+    /// where `{resume}` stands, or to the end [env: `TAPEDECK_COMMAND_RESUME`]
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    command_resume: Option<String>,
     /// The mode to set in the agent's sessions [env: `TAPEDECK_AGENT_MODE`]
     #[arg(long, value_name = "NAME")]
     agent_mode: Option<String>,
@@ -56,6 +96,13 @@ impl AgentArgs {
             flags.push(Given::flag("--command", "executor.command", command));
             flags.push(Given::flag("--command", "executor.agent", &nothing));
         }
+        let (prompt, format) = (self.command_prompt, self.command_format);
+        let key = "executor.command_prompt";
+        flags.extend(Given::option("--command-prompt", key, prompt));
+        let key = "executor.command_format";
+        flags.extend(Given::option("--command-format", key, format));
+        let (key, resume) = ("executor.command_resume", self.command_resume.as_ref());
+        flags.extend(Given::option("--command-resume", key, resume));
         let mode = self.agent_mode.as_ref();
         flags.extend(Given::option("--agent-mode", "executor.agent_mode", mode));
         flags.extend(Given::list(
@@ -78,7 +125,78 @@ pub(crate) enum Agent {
     /// An ACP agent.
     Acp(String),
     /// Any program.
+    Command(Plain),
+}
+
+/// A program as an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Remembered")]
+pub(crate) struct Plain {
+    /// A name of the table or a command line.
+    pub(crate) command: String,
+    /// How it gets its prompt.
+    pub(crate) prompt: Option<PromptVia>,
+    /// The format of its output.
+    pub(crate) format: Option<Format>,
+    /// Its arguments that take its own conversation up again.
+    pub(crate) resume: Option<String>,
+}
+
+/// A program as it was remembered: at first by its command alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Remembered {
     Command(String),
+    Whole {
+        command: String,
+        prompt: Option<PromptVia>,
+        format: Option<Format>,
+        resume: Option<String>,
+    },
+}
+
+impl From<Remembered> for Plain {
+    fn from(remembered: Remembered) -> Self {
+        match remembered {
+            Remembered::Command(command) => Self::from_table(&command),
+            Remembered::Whole {
+                command,
+                prompt,
+                format,
+                resume,
+            } => Self {
+                command,
+                prompt,
+                format,
+                resume,
+            },
+        }
+    }
+}
+
+impl Plain {
+    /// A program by its name or command line, with nothing said beside that.
+    pub(crate) fn from_table(command: &str) -> Self {
+        Self {
+            command: command.to_owned(),
+            prompt: None,
+            format: None,
+            resume: None,
+        }
+    }
+
+    /// The arguments that take its own conversation up again.
+    pub(crate) fn resume_words(&self) -> anyhow::Result<Vec<String>> {
+        let Some(resume) = &self.resume else {
+            return Ok(Vec::new());
+        };
+        if !resume.contains("{session}") {
+            return Err(Failed::usage(
+                "the arguments that take a conversation up again lack `{session}`, its place",
+            ));
+        }
+        split(resume)
+    }
 }
 
 impl Agent {
@@ -86,98 +204,103 @@ impl Agent {
     pub(crate) fn configured(settings: &Settings) -> Option<Self> {
         let executor = &settings.executor;
         let acp = executor.agent.clone().map(Self::Acp);
-        acp.or_else(|| executor.command.clone().map(Self::Command))
+        let plain = |command| {
+            Self::Command(Plain {
+                command,
+                prompt: executor.command_prompt,
+                format: executor.command_format,
+                resume: executor.command_resume.clone(),
+            })
+        };
+        acp.or_else(|| executor.command.clone().map(plain))
     }
 
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Acp(_) => "acp",
-            Self::Command(_) => "command",
-        }
-    }
-
-    /// Refuses a command that can't be read as words, before anything is made for it.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
-        let (Self::Acp(command) | Self::Command(command)) = self;
-        check(command)?;
-        match shell_words::split(command) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failed::usage(format!("the agent's command: {error}"))),
-        }
+    /// Refuses an agent that can't be started, before anything is made for it.
+    pub(crate) fn check(&self, settings: &Settings) -> anyhow::Result<()> {
+        let state_dir = config::expand(&settings.executor.state_dir)?;
+        self.start(settings, &state_dir).map(drop)
     }
 
     /// Gives the options of an executor the backend for this agent.
     pub(crate) fn drive(&self, settings: &Settings, options: &mut Options) -> anyhow::Result<()> {
-        options.backends = Arc::new(EveryRun(self.backend(settings, options)?));
-        options.capabilities = Some(json!({"backend": self.kind()}));
+        let start = self.start(settings, &options.state_dir)?;
+        options.capabilities = Some(json!({"backend": start.way.as_str()}));
+        let launcher = launcher(&options.state_dir, &options.instance_id)?;
+        options.backends = Arc::new(EveryRun(start.backend(launcher)?));
         Ok(())
     }
 
-    fn backend(&self, settings: &Settings, options: &Options) -> anyhow::Result<Arc<dyn Backend>> {
-        let program = std::env::current_exe().context("this binary can't be found")?;
-        let environment = environment(&settings.executor.agent_env);
-        let launcher = Launcher {
-            guard: GuardCommand {
-                program: program.clone(),
-                arguments: vec![OsString::from(GUARD)],
+    fn start(&self, settings: &Settings, state_dir: &Path) -> anyhow::Result<Start> {
+        let starts = Starts {
+            profiles: &Profiles::load(settings)?,
+            settings,
+            places: Places {
+                tapedeck: &this_binary()?,
+                state: state_dir,
             },
-            state_dir: options.state_dir.clone(),
-            executor_instance: options.instance_id.clone(),
-            lock_wait: LOCK_WAIT,
         };
-        let unreadable =
-            |error: &dyn std::fmt::Display| Failed::usage(format!("the agent's command: {error}"));
-        match self {
-            Self::Acp(command) => {
-                let command = match command.as_str() {
-                    DEMO => demo_command(&program, &options.state_dir)?,
-                    command => command.to_owned(),
-                };
-                check(&command)?;
-                let acp = AcpOptions {
-                    mode: settings.executor.agent_mode.clone(),
-                    ..AcpOptions::default()
-                };
-                let backend = AcpBackend::new(&command, environment, launcher, acp);
-                Ok(Arc::new(backend.map_err(|error| unreadable(&error))?))
-            }
-            Self::Command(command) => {
-                check(command)?;
-                let backend = CommandBackend::new(command, None, environment, launcher);
-                Ok(Arc::new(backend.map_err(|error| unreadable(&error))?))
-            }
+        starts.of(self)
+    }
+}
+
+fn this_binary() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("this binary can't be found")
+}
+
+/// Starts agents under this binary as their guard.
+fn launcher(state_dir: &Path, instance: &str) -> anyhow::Result<Launcher> {
+    Ok(Launcher {
+        guard: GuardCommand {
+            program: this_binary()?,
+            arguments: vec![OsString::from(GUARD)],
+        },
+        state_dir: state_dir.to_path_buf(),
+        executor_instance: instance.to_owned(),
+        lock_wait: LOCK_WAIT,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_remembered_and_older_memories_are_understood() {
+        let whole = Agent::Command(Plain {
+            command: "x {prompt}".to_owned(),
+            prompt: Some(PromptVia::Argument),
+            format: Some(Format::CodexJson),
+            resume: Some("-r {session}".to_owned()),
+        });
+        let text = serde_json::to_string(&whole).unwrap();
+        assert_eq!(serde_json::from_str::<Agent>(&text).unwrap(), whole);
+        let older: Agent = serde_json::from_str(r#"{"Command": "cat"}"#).unwrap();
+        assert!(matches!(older, Agent::Command(Plain { command, .. }) if command == "cat"));
+        let acp: Agent = serde_json::from_str(r#"{"Acp": "demo"}"#).unwrap();
+        assert_eq!(acp, Agent::Acp("demo".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_refused_beforehand() {
+        let settings = Settings::defaults().unwrap();
+        let plain = |command: &str, resume: Option<&str>| {
+            Agent::Command(Plain {
+                command: command.to_owned(),
+                prompt: None,
+                format: None,
+                resume: resume.map(str::to_owned),
+            })
+        };
+        for (agent, reason) in [
+            (Agent::Acp(" ".to_owned()), "is empty"),
+            (plain("", None), "is empty"),
+            (plain("'", None), "the agent's command"),
+            (plain("cat", Some("--again")), "{session}"),
+        ] {
+            let error = format!("{:#}", agent.check(&settings).unwrap_err());
+            assert!(error.contains(reason), "{error}");
         }
+        Agent::Acp("demo".to_owned()).check(&settings).unwrap();
+        plain("cat", Some("-r {session}")).check(&settings).unwrap();
     }
-}
-
-fn check(command: &str) -> anyhow::Result<()> {
-    if command.trim().is_empty() {
-        return Err(Failed::usage("the agent's command is empty"));
-    }
-    Ok(())
-}
-
-/// Our own agent, which keeps its sessions beside the executor's state.
-fn demo_command(program: &Path, state_dir: &Path) -> anyhow::Result<String> {
-    let memory = state_dir.join("demo-agent");
-    let words = [
-        program.to_str().context("this binary's path is no text")?,
-        "demo-agent",
-        "--state-dir",
-        memory
-            .to_str()
-            .context("the state directory's path is no text")?,
-    ];
-    Ok(shell_words::join(words))
-}
-
-fn environment(wanted: &[String]) -> Environment {
-    let (mut names, mut pairs) = (Vec::new(), Vec::new());
-    for item in wanted {
-        match item.split_once('=') {
-            Some((name, value)) => pairs.push((name.to_owned(), value.to_owned())),
-            None => names.push(item.clone()),
-        }
-    }
-    Environment::select(config::inherited_environment(), &names, &pairs)
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
 use std::sync::Arc;
 use tapedeck_client::Client;
 use tapedeck_executor::backend::Backend;
@@ -122,7 +121,11 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
         ));
     };
     let mut signals = Signals::listen()?;
-    let id = config.executor.id.clone().unwrap_or_else(host_name);
+    let id = config
+        .executor
+        .id
+        .clone()
+        .unwrap_or_else(|| config::host_name().unwrap_or_else(|| "executor".to_owned()));
     let mut options = options(config, server.client()?, &id)?;
     options.heartbeat_client = server.client()?;
     agent.drive(config, &mut options)?;
@@ -191,16 +194,5 @@ struct NoBackend;
 impl Backends for NoBackend {
     fn backend(&self, _claim: &ClaimResponse) -> Result<Arc<dyn Backend>, String> {
         Err("this executor drives no agent".to_owned())
-    }
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .context("no host name")
-        .or_else(|_absent| std::fs::read_to_string("/etc/hostname").context("no host name"));
-    let name = name.unwrap_or_default();
-    match name.trim() {
-        "" => "executor".to_owned(),
-        name => name.to_owned(),
     }
 }

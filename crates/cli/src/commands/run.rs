@@ -76,7 +76,7 @@ async fn start_and_follow(
         return Err(Failed::usage("`--goal` must not be blank"));
     }
     if let Some(agent) = &agent {
-        agent.check()?;
+        agent.check(&context.config)?;
     }
     let request = CreateSessionRequest {
         title: Some(short(&args.goal, TITLE_CHARS)),

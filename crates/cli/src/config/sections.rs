@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use etcetera::BaseStrategy as _;
 use serde::{Deserialize, Serialize};
+use tapedeck_executor::backend::command::{Format, PromptVia};
 
 use super::database::DatabaseUrl;
 use crate::exit::Failed;
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     /// A PostgreSQL database, instead of one in the data directory.
     pub(crate) database: Option<DatabaseUrl>,
+    /// Adds to the table of agents and changes it.
+    pub(crate) agents_file: Option<PathBuf>,
     /// Logs.
     pub(crate) log: Log,
     /// Times.
@@ -133,6 +136,12 @@ pub(crate) struct Executor {
     pub(crate) agent: Option<String>,
     /// Any program's command.
     pub(crate) command: Option<String>,
+    /// How that program gets its prompt.
+    pub(crate) command_prompt: Option<PromptVia>,
+    /// The format of its output.
+    pub(crate) command_format: Option<Format>,
+    /// Its arguments that take its own conversation up again.
+    pub(crate) command_resume: Option<String>,
     /// The mode to set in the agent's sessions.
     pub(crate) agent_mode: Option<String>,
     /// Variables for the agent, `NAME` or `NAME=VALUE`.
@@ -159,7 +168,7 @@ pub(crate) enum HintFate {
 
 impl Settings {
     /// What holds where nothing else is said.
-    pub(super) fn defaults() -> anyhow::Result<Self> {
+    pub(crate) fn defaults() -> anyhow::Result<Self> {
         let base = etcetera::choose_base_strategy().context("the home directory is unknown")?;
         let state = base.state_dir().unwrap_or_else(|| base.data_dir());
         Ok(Self {
@@ -167,6 +176,7 @@ impl Settings {
             token_file: None,
             data_dir: base.data_dir().join("tapedeck"),
             database: None,
+            agents_file: None,
             log: Log {
                 filter: None,
                 format: LogFormat::Text,
@@ -193,6 +203,9 @@ impl Settings {
                 idle_timeout_seconds: 600,
                 agent: None,
                 command: None,
+                command_prompt: None,
+                command_format: None,
+                command_resume: None,
                 agent_mode: None,
                 agent_env: Vec::new(),
             },
@@ -232,9 +245,9 @@ impl Settings {
     }
 }
 
-/// The file that is read where none is named.
-pub(super) fn default_file() -> Option<PathBuf> {
+/// A file of our configuration directory that is read where none is named, if it is there.
+pub(crate) fn usual_file(name: &str) -> Option<PathBuf> {
     let base = etcetera::choose_base_strategy().ok()?;
-    let file = base.config_dir().join("tapedeck").join("config.toml");
+    let file = base.config_dir().join("tapedeck").join(name);
     file.exists().then_some(file)
 }
