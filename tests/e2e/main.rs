@@ -50,6 +50,8 @@ macro_rules! on_both_stores {
 #[cfg(test)]
 mod abandoned;
 #[cfg(test)]
+mod agents;
+#[cfg(test)]
 mod api;
 #[cfg(test)]
 mod approvals;

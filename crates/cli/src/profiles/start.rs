@@ -178,13 +178,12 @@ impl Starts<'_> {
             pairs.extend(profile.set.clone());
         }
         for item in &self.settings.executor.agent_env {
-            match item.split_once('=') {
-                Some((name, value)) => pairs.push((name.to_owned(), value.to_owned())),
-                None => {
-                    // Passed on, it wins over what the entry sets.
-                    pairs.retain(|(set, _)| set != item);
-                    names.push(item.clone());
-                }
+            if let Some((name, value)) = item.split_once('=') {
+                pairs.push((name.to_owned(), value.to_owned()));
+            } else {
+                // Passed on, it wins over what the entry sets.
+                pairs.retain(|(set, _)| set != item);
+                names.push(item.clone());
             }
         }
         Environment::select(config::inherited_environment(), &names, &pairs)

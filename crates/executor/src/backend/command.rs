@@ -244,10 +244,10 @@ impl CommandBackend {
         process: &AgentProcess,
     ) -> Option<Failure> {
         if !self.options.format.tells_its_end() {
-            return match exit == success() {
-                true => None,
-                false => Some(Failure::of_exit(exit, "", process).await),
-            };
+            if exit == success() {
+                return None;
+            }
+            return Some(Failure::of_exit(exit, "", process).await);
         }
         match transcript.ending() {
             Some(Ending::Failed(reason)) => Some(Failure::new(FailureCode::AgentError, reason)),

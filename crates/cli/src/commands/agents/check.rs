@@ -81,7 +81,8 @@ impl Verdict {
 /// A step of the check.
 #[derive(Debug, Serialize)]
 struct Step {
-    step: &'static str,
+    #[serde(rename = "step")]
+    name: &'static str,
     result: Verdict,
     detail: String,
     seconds: f64,
@@ -299,7 +300,7 @@ impl Check<'_> {
 
     fn tell(
         &mut self,
-        step: &'static str,
+        name: &'static str,
         result: Verdict,
         detail: String,
         took: Duration,
@@ -312,11 +313,11 @@ impl Check<'_> {
             } else {
                 format!("{:.1} s", took.as_secs_f64())
             };
-            let line = format!("{word} {step:11} {seconds:>7}  {}", short(&detail, 400));
+            let line = format!("{word} {name:11} {seconds:>7}  {}", short(&detail, 400));
             self.printer.line(line.trim_end())?;
         }
         self.steps.push(Step {
-            step,
+            name,
             result,
             detail,
             seconds: (took.as_secs_f64() * 1000.0).round() / 1000.0,

@@ -106,13 +106,11 @@ fn object(line: &Line, transcript: &mut Transcript) -> Option<Value> {
     if text.is_empty() {
         return None;
     }
-    match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Some(Value::Object(fields)),
-        Ok(_) | Err(_) => {
-            transcript.raw(&Value::from(line.text.as_str()));
-            None
-        }
+    let value = serde_json::from_str(text).ok().filter(Value::is_object);
+    if value.is_none() {
+        transcript.raw(&Value::from(line.text.as_str()));
     }
+    value
 }
 
 /// A text field, empty where there is none.

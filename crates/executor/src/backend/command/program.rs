@@ -90,10 +90,12 @@ impl Program {
     /// Without `via` the prompt replaces `{prompt}` if that stands in an argument, else it goes to
     /// stdin.
     pub(super) fn new(words: Vec<String>, resume: Vec<String>, via: Option<PromptVia>) -> Self {
-        let via = via.unwrap_or_else(|| match has(&words, PROMPT) {
-            true => PromptVia::Argument,
-            false => PromptVia::Stdin,
-        });
+        let found = if has(&words, PROMPT) {
+            PromptVia::Argument
+        } else {
+            PromptVia::Stdin
+        };
+        let via = via.unwrap_or(found);
         Self { words, resume, via }
     }
 
