@@ -33,7 +33,7 @@ MARK = "RECORDED_BY"
 
 def opencode(agents):
     program = os.path.join(agents, "opencode/node_modules/.bin/opencode")
-    return {"format": "opencode-json", "ask": [program, "run", "--format", "json"],
+    return {"format": "opencode-json", "ask": [program, "run", "--thinking", "--format", "json"],
             "allow": ["--auto"], "resume": lambda i: ["-s", i], "nobody": "ses_nobody"}
 
 
@@ -138,11 +138,13 @@ class Names:
     def clean(self, text):
         for place, name in self.places:
             text = text.replace(place, name)
+        text = re.sub(r"tapedeck-record-\w+?-work", "tapedeck-record-work", text)
         for pattern in self.PATTERNS:
             text = pattern.sub(self.named, text)
         text = re.sub(r"http://127\.0\.0\.1:\d+", "http://127.0.0.1:8080", text)
         text = re.sub(r"\b1[789]\d{11}\b", "1700000000000", text)
         text = re.sub(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z", "2026-01-01T00:00:00.000Z", text)
+        text = re.sub(r"\w{3}, \d\d \w{3} 20\d\d [\d:]+ GMT", "Thu, 01 Jan 2026 00:00:00 GMT", text)
         return re.sub(r'("(?:[a-z_]*duration[a-z_]*|[a-z_]*_ms)":)[\d.]+', r"\g<1>1000", text)
 
 
