@@ -191,6 +191,11 @@ async fn thread(script: &str, agent_state: Option<Value>) -> (Outcome, Vec<Agent
     while let Some(event) = ends.events.recv().await {
         events.push(event);
     }
+    // It is known before the end, which may never be reported.
+    if outcome.result["continuity"] != "broken" {
+        let early = ends.kept.recv().await;
+        assert_eq!(early, outcome.agent_state);
+    }
     (outcome, events)
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use support::{Fixture, connections, eventually, unique};
 use tapedeck_executor::backend::command::{CommandBackend, CommandOptions, Format};
 use tapedeck_executor::backend::{AgentEvent, Backend, Outcome};
+use tokio::time::Instant;
 
 const SCENARIOS: [&str; 9] = [
     "text",
@@ -47,7 +48,8 @@ fn ending(format: Format, scenario: &str) -> String {
     format!("{write}; {end}")
 }
 
-/// The same, but it ends only when it is told to.
+/// The same, but it ends only when it is told to. Until then it writes empty lines, which mean
+/// nothing in any format.
 fn interrupted(format: Format, scenario: &str) -> String {
     let (write, end) = player(format, scenario);
     // What ends by the signal itself has no trap for it.
@@ -56,7 +58,7 @@ fn interrupted(format: Format, scenario: &str) -> String {
     } else {
         &end
     };
-    format!("trap '{end}' INT; {write}; touch ready; while :; do sleep 0.05; done")
+    format!("trap '{end}' INT; {write}; touch ready; while :; do echo; sleep 0.05; done")
 }
 
 /// Plays a script as a turn. It is cancelled once the script says that it is ready.
@@ -74,11 +76,15 @@ async fn play(format: Format, script: &str, agent_state: Option<Value>) -> Value
     let (io, mut ends) = connections(10_000);
     let mut turn = fixture.turn(&unique("run"), "p");
     turn.agent_state = agent_state;
+    let activity = io.activity.clone();
     let running = backend.run(turn, io);
     let outcome = if script.contains("touch ready") {
         let ready = fixture.workspace.join("ready");
         let cancelling = async {
             eventually("the program is ready", || ready.exists()).await;
+            // All before this has been read as well.
+            let since = Instant::now();
+            eventually("it is read", || activity.last() > since).await;
             ends.cancel.cancel();
         };
         tokio::join!(running, cancelling).0

@@ -274,10 +274,12 @@ impl CommandBackend {
         if let Some(stdout) = stdout {
             let mut lines = LineReader::new(stdout, self.options.line_limit);
             let mut dialect = self.options.format.dialect();
+            let mut kept = None;
             while let Some(line) = lines.next_line().await? {
                 io.activity.touch();
                 dialect.read(&line, transcript);
                 send(io, transcript).await;
+                self.keep(io, transcript, &mut kept).await;
             }
         }
         Ok(process.wait().await)
@@ -302,17 +304,26 @@ impl CommandBackend {
         }
     }
 
-    fn state(&self, attempt: &Attempt, turn: &Turn) -> Option<Value> {
-        let known = attempt.transcript.session();
-        match known.filter(|_| self.program.resumes()) {
-            Some(conversation) => serde_json::to_value(ProgramState {
-                conversation: conversation.to_owned(),
-                format: self.options.format.as_str().to_owned(),
-                place: self.options.place.clone(),
-            })
-            .ok(),
-            None => turn.agent_state.clone(),
+    /// Leaves the conversation's id for later turns as soon as it is known.
+    async fn keep(&self, io: &TurnIo, transcript: &Transcript, kept: &mut Option<String>) {
+        let session = transcript.session();
+        if session == kept.as_deref() {
+            return;
         }
+        *kept = session.map(str::to_owned);
+        if let Some(state) = self.state(transcript) {
+            io.memory.keep(state).await;
+        }
+    }
+
+    fn state(&self, transcript: &Transcript) -> Option<Value> {
+        let conversation = transcript.session().filter(|_| self.program.resumes())?;
+        serde_json::to_value(ProgramState {
+            conversation: conversation.to_owned(),
+            format: self.options.format.as_str().to_owned(),
+            place: self.options.place.clone(),
+        })
+        .ok()
     }
 
     fn result(&self, attempt: &Attempt, continuity: &Continuity) -> Value {
@@ -363,7 +374,7 @@ impl Backend for CommandBackend {
                 () = send(&io, &mut attempt.transcript) => {}
             }
         }
-        let state = self.state(&attempt, &turn);
+        let state = self.state(&attempt.transcript).or(turn.agent_state);
         let result = self.result(&attempt, &continuity);
         let (status, failure) = match attempt.end {
             End::Exited => (OutcomeStatus::Completed, None),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_executor::backend::{
-    Activity, AgentEvent, Answer, ApprovalPolicy, Backend, Outcome, Question, Questions, Scope,
-    Turn, TurnIo, TurnLimits,
+    Activity, AgentEvent, Answer, ApprovalPolicy, Backend, Memory, Outcome, Question, Questions,
+    Scope, Turn, TurnIo, TurnLimits,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -94,6 +94,7 @@ impl Conversation {
         let io = TurnIo {
             events,
             questions: Arc::new(Approving(asked)),
+            memory: Arc::new(NoMemory),
             cancel: cancelled.clone(),
             kill,
             lease: deadline,
@@ -128,6 +129,15 @@ impl Questions for Approving {
         let _told = self.0.send(question.tool_name).await;
         Answer::Approved { scope: Scope::Once }
     }
+}
+
+/// A check goes on with what a turn's end has told.
+#[derive(Debug)]
+struct NoMemory;
+
+#[async_trait]
+impl Memory for NoMemory {
+    async fn keep(&self, _agent_state: Value) {}
 }
 
 #[derive(Debug, Default)]
