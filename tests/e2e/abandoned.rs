@@ -205,6 +205,19 @@ impl Target {
                 "get /executors/{executor_id}",
                 get(format!("/executors/{pool}")),
             ),
+            // Another one, so that no abandoned drain keeps this one from its claims.
+            (
+                "post /executors/{executor_id}/drain",
+                post(format!("/executors/other-{pool}/drain"), &empty),
+            ),
+            (
+                "post /executors/{executor_id}/undrain",
+                post(format!("/executors/{pool}/undrain"), &empty),
+            ),
+            (
+                "delete /executors/{executor_id}",
+                Request::new("DELETE", format!("/executors/other-{pool}")),
+            ),
             (
                 "post /executor/runs/claim",
                 post("/executor/runs/claim".into(), &claim),

@@ -70,6 +70,7 @@ mod claims;
 mod creating;
 mod faulty;
 mod feed;
+mod fleet;
 mod folds;
 mod follow;
 mod forks;

@@ -53,7 +53,8 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
     match name {
         // There is no session yet that somebody could own; and nothing of a session is written:
         // docs/write-paths.md says what is, and why.
-        "CreateSession" | "ListExpired" | "ListFoldable" | "MarkAlive" | "RecordContact" => {
+        "CreateSession" | "DrainExecutor" | "ForgetExecutor" | "ListExpired" | "ListFoldable"
+        | "MarkAlive" | "RecordContact" => {
             return None;
         }
         // What needs that nobody is there, or gives back what has ended anyway.
@@ -412,9 +413,11 @@ async fn another_namespace_cannot_write(t: TestControl) {
         let bound = [
             "ClaimRun",
             "CreateSession",
+            "DrainExecutor",
             "ExpireClaim",
             "ExpireInteraction",
             "FoldRun",
+            "ForgetExecutor",
             "KeepHouse",
             "ListExpired",
             "ListFoldable",

@@ -498,7 +498,7 @@ pub(crate) fn contact(executor_id: &str) -> Contact {
         version: Some("test".to_owned()),
         capabilities: None,
         workspace: None,
-        max_runs: Some(1),
+        max_runs: Some(1_000),
     }
 }
 

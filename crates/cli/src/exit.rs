@@ -85,6 +85,7 @@ impl Exit {
             | ErrorCode::EntryIdConflict
             | ErrorCode::EventIdConflict
             | ErrorCode::EventsMissing
+            | ErrorCode::ExecutorNotOffline
             | ErrorCode::IdempotencyConflict
             | ErrorCode::LogChanged
             | ErrorCode::NothingToResume

@@ -1,12 +1,12 @@
-//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete; and the
-//! list of executors. Every call but `release` may be made twice.
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete. Every call
+//! but `release` may be made twice.
 
 use bytes::Bytes;
 use tapedeck_domain::{RunId, limits};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
-    ExecutorList, ExecutorResponse, HeartbeatRequest, HeartbeatResponse, QuestionRequest,
+    HeartbeatRequest, HeartbeatResponse, QuestionRequest,
     QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse,
     UploadResponse,
 };
@@ -15,7 +15,6 @@ use tapedeck_protocol::run::RunResponse;
 use crate::Result;
 use crate::call::Call;
 use crate::connect::Client;
-use crate::sessions::Paging;
 
 fn of_run(id: RunId, what: &str) -> Call {
     Call::post(&["executor", "runs", &id.to_string(), what])
@@ -107,15 +106,5 @@ impl Client {
     pub async fn complete(&self, id: RunId, request: &CompleteRequest) -> Result<RunResponse> {
         self.call(of_run(id, "complete").harmless().json(request)?)
             .await
-    }
-
-    /// One page of the executors.
-    pub async fn executors(&self, paging: &Paging) -> Result<ExecutorList> {
-        self.call(Call::get(&["executors"]).page(paging)).await
-    }
-
-    /// One executor.
-    pub async fn executor(&self, executor_id: &str) -> Result<ExecutorResponse> {
-        self.call(Call::get(&["executors", executor_id])).await
     }
 }

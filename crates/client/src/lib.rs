@@ -6,6 +6,7 @@ mod checkpoints;
 mod connect;
 mod error;
 mod executor;
+mod executors;
 mod id;
 mod interactions;
 mod operations;

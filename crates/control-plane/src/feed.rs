@@ -57,6 +57,8 @@ pub struct Effects {
     pub(crate) queues: Vec<QueueKey>,
     pub(crate) queue_later: Vec<QueueLater>,
     pub(crate) runs: Vec<RunId>,
+    /// Executors that were told something, or that may take more runs again.
+    pub(crate) executors: Vec<String>,
     pub(crate) deleted: Vec<SessionId>,
     /// Sessions of which events were folded.
     pub(crate) folded: Vec<SessionId>,
@@ -93,7 +95,9 @@ impl Effects {
             executor_kind: key.executor_kind.clone(),
             pool: key.pool.clone(),
         });
-        heads.chain(deleted).chain(runs).chain(queues).collect()
+        let executors = self.executors.iter().cloned().map(Hint::Executor);
+        let ids = deleted.chain(runs).chain(executors);
+        heads.chain(ids).chain(queues).collect()
     }
 }
 
@@ -185,6 +189,7 @@ pub(crate) struct Feed {
     sessions: Mutex<HashMap<SessionId, Weak<SessionFeed>>>,
     queues: Mutex<HashMap<QueueKey, watch::Sender<u64>>>,
     runs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
+    executors: Mutex<HashMap<String, watch::Sender<u64>>>,
     /// Moves with every event of any session.
     any: watch::Sender<u64>,
     ring_events: usize,
@@ -197,6 +202,7 @@ impl Feed {
             sessions: Mutex::default(),
             queues: Mutex::default(),
             runs: Mutex::default(),
+            executors: Mutex::default(),
             any: watch::Sender::new(0),
             ring_events,
             ring_bytes,
@@ -249,6 +255,22 @@ impl Feed {
         runs.entry(id)
             .or_insert_with(|| watch::Sender::new(0))
             .subscribe()
+    }
+
+    /// A counter that moves when the executor is told something or may take more runs.
+    pub(crate) fn executor(&self, executor_id: &str) -> watch::Receiver<u64> {
+        let mut executors = self.executors.lock();
+        executors.retain(|_, sender| sender.receiver_count() > 0);
+        executors
+            .entry(executor_id.to_owned())
+            .or_insert_with(|| watch::Sender::new(0))
+            .subscribe()
+    }
+
+    fn executor_moved(&self, executor_id: &str) {
+        if let Some(sender) = self.executors.lock().get(executor_id) {
+            sender.send_modify(|count| *count += 1);
+        }
     }
 
     pub(crate) fn queue_moved(&self, key: &QueueKey) {
@@ -321,6 +343,7 @@ impl Feed {
             }
             Hint::Deleted(session_id) => self.session_deleted(session_id),
             Hint::Run(run_id) => self.run_moved(run_id),
+            Hint::Executor(executor_id) => self.executor_moved(&executor_id),
             Hint::Queue {
                 executor_kind,
                 pool,
@@ -357,6 +380,9 @@ impl Feed {
         }
         for run in effects.runs {
             self.run_moved(run);
+        }
+        for executor in &effects.executors {
+            self.executor_moved(executor);
         }
         if any {
             self.any.send_modify(|count| *count += 1);

@@ -1,7 +1,7 @@
 //! Lists and look-ups. A namespace's rows are all that its callers can see.
 
 use tapedeck_domain::event::EventRecord;
-use tapedeck_domain::executor::Executor;
+use tapedeck_domain::executor::{Executor, ExecutorFilter};
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
@@ -11,8 +11,13 @@ use tapedeck_store::read::InteractionFilter;
 use tapedeck_store::{EventFilter, Page, PageRequest, RunFilter, SessionView, TapeFilter, Target};
 
 use crate::ControlPlane;
+use crate::commands::drain_executor::DrainExecutor;
+use crate::commands::forget_executor::ForgetExecutor;
 use crate::cursor;
 use crate::error::{Error, Outcome};
+
+/// Executors of one read.
+const EXECUTORS_A_READ: u32 = 200;
 
 /// A page of events with the head as it was read before.
 #[derive(Debug, Clone)]
@@ -139,9 +144,46 @@ impl ControlPlane {
             .await?)
     }
 
-    /// Executors by name.
-    pub async fn executors(&self, after: Option<&str>, limit: u32) -> Outcome<Vec<Executor>> {
-        Ok(self.inner.store.reader().executors(after, limit).await?)
+    /// Executors by name, those that the filter shows. Their status is not stored, so what the filter
+    /// leaves out is read as well; executors are few.
+    pub async fn executors(
+        &self,
+        filter: &ExecutorFilter,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Outcome<Vec<Executor>> {
+        let reader = self.inner.store.reader();
+        let now = reader.now().await?;
+        let (mut shown, mut after) = (Vec::new(), after.map(str::to_owned));
+        loop {
+            let page = reader.executors(after.as_deref(), EXECUTORS_A_READ).await?;
+            let is_last = page.len() < EXECUTORS_A_READ as usize;
+            after = page.last().map(|last| last.contact.executor_id.clone());
+            let matching = page
+                .into_iter()
+                .filter(|executor| filter.shows(executor, now, self.timing()));
+            shown.extend(matching);
+            if is_last || shown.len() >= limit as usize {
+                shown.truncate(limit as usize);
+                return Ok(shown);
+            }
+        }
+    }
+
+    /// Tells an executor to take no new work, or to take it again.
+    pub async fn drain_executor(&self, executor_id: &str, draining: bool) -> Outcome<Executor> {
+        let command = DrainExecutor {
+            executor_id: executor_id.to_owned(),
+            draining,
+        };
+        self.inner.execute(command).await?;
+        self.executor(executor_id).await
+    }
+
+    /// Removes an executor that is gone from the list.
+    pub async fn forget_executor(&self, executor_id: &str) -> Outcome<()> {
+        let executor_id = executor_id.to_owned();
+        self.inner.execute(ForgetExecutor { executor_id }).await
     }
 
     /// One executor.

@@ -46,6 +46,10 @@ pub(crate) async fn settle(
     }
     settle::settle_summary(&mut locked.session.summary, &run, status, settled_seq);
     context.effects().runs.push(run.run_id);
+    if let Some(claim) = run.state.claim() {
+        let executor_id = claim.executor_id.clone();
+        context.effects().executors.push(executor_id);
+    }
     if !matches!(run.state, RunState::Queued) {
         locked.head.active_run = None;
         promote(context, locked).await?;

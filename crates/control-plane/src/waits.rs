@@ -29,14 +29,28 @@ impl ControlPlane {
         };
         self.note_contact(&claim.contact).await;
         let mut hint = self.inner.feed.queue(&key);
+        let mut told = self.inner.feed.executor(&claim.contact.executor_id);
+        // A poll that a drain finds waiting is answered at once. One that comes later is held like any
+        // other: it takes the first run after the drain, and until then it doesn't come in a rush.
+        let mut is_open = false;
         loop {
             hint.borrow_and_update();
-            match self.claim_now(claim.clone()).await {
-                Err(Error::Rejected(Rejection::NoRunAvailable)) => {}
+            told.borrow_and_update();
+            let refusal = match self.claim_now(claim.clone()).await {
+                Err(Error::Rejected(
+                    refusal @ (Rejection::NoRunAvailable
+                    | Rejection::ExecutorDraining { .. }
+                    | Rejection::ExecutorFull { .. }),
+                )) => refusal,
                 answer => return answer,
+            };
+            let is_draining = matches!(refusal, Rejection::ExecutorDraining { .. });
+            if is_draining && is_open {
+                return Err(refusal.into());
             }
-            if !self.hold(&mut hint, deadline).await {
-                return Err(Rejection::NoRunAvailable.into());
+            is_open |= !is_draining;
+            if !self.hold_either(&mut hint, &mut told, deadline).await {
+                return Err(refusal.into());
             }
         }
     }
@@ -96,6 +110,19 @@ impl ControlPlane {
             interaction = self.inner.execute(ask.clone()).await?;
         }
         Ok(interaction)
+    }
+
+    /// Waits for one of two hints; `false` when the time is over or the process drains.
+    async fn hold_either(
+        &self,
+        hint: &mut watch::Receiver<u64>,
+        other: &mut watch::Receiver<u64>,
+        deadline: Instant,
+    ) -> bool {
+        tokio::select! {
+            moved = self.hold(hint, deadline) => moved,
+            changed = other.changed() => changed.is_ok(),
+        }
     }
 
     /// Waits for a hint; `false` when the time is over or the process drains.

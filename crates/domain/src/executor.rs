@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::id::{RunId, SessionId};
+use crate::rejection::Rejection;
 use crate::session::{ExecutorTarget, text_enum};
 use crate::time::{LeaseInstant, Now, Timestamp};
 use crate::timing::Timing;
@@ -111,6 +112,71 @@ impl Executor {
         } else {
             ExecutorStatus::Idle
         }
+    }
+}
+
+/// What decides whether an executor may take one more run, whatever is waiting for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// Whether it was told to take no new work.
+    pub draining: bool,
+    /// How many runs it takes at once, as it said last.
+    pub max_runs: Option<u32>,
+    /// Live claims of the process that asks: those of an earlier process of the same name are not
+    /// in its way.
+    pub live_runs: u32,
+}
+
+/// Decides whether an executor may take one more run. What it says with the claim counts before what
+/// it said earlier.
+pub fn may_claim(contact: &Contact, standing: Standing) -> Result<(), Rejection> {
+    if standing.draining {
+        return Err(Rejection::ExecutorDraining {
+            executor_id: contact.executor_id.clone(),
+        });
+    }
+    match contact.max_runs.or(standing.max_runs) {
+        Some(max_runs) if standing.live_runs >= max_runs => Err(Rejection::ExecutorFull {
+            executor_id: contact.executor_id.clone(),
+            live_runs: standing.live_runs,
+            max_runs,
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Decides whether an executor may be forgotten: only one that is gone and holds nothing.
+pub fn may_forget(executor: &Executor, now: Now, timing: &Timing) -> Result<(), Rejection> {
+    match executor.status(now, timing) {
+        ExecutorStatus::Offline => Ok(()),
+        status @ (ExecutorStatus::Running
+        | ExecutorStatus::Idle
+        | ExecutorStatus::Stale
+        | ExecutorStatus::Draining) => Err(Rejection::ExecutorNotOffline {
+            executor_id: executor.contact.executor_id.clone(),
+            status,
+        }),
+    }
+}
+
+/// Which executors a list shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecutorFilter {
+    /// Only of this pool.
+    pub pool: Option<String>,
+    /// Only those with this status.
+    pub status: Option<ExecutorStatus>,
+}
+
+impl ExecutorFilter {
+    /// Whether the list shows an executor.
+    pub fn shows(&self, executor: &Executor, now: Now, timing: &Timing) -> bool {
+        self.pool
+            .as_ref()
+            .is_none_or(|pool| *pool == executor.contact.pool)
+            && self
+                .status
+                .is_none_or(|status| status == executor.status(now, timing))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every reason to refuse a command, in one closed list; the wire's error codes map to it one by
 //! one.
 
+use crate::executor::ExecutorStatus;
 use crate::id::{CheckpointId, InteractionId, RunId, TapeEntryId};
 use crate::interaction::InteractionStatus;
 use crate::time::Timestamp;
@@ -86,6 +87,30 @@ pub enum Rejection {
         expected: u64,
         /// What is stored.
         stored: u64,
+    },
+    /// The executor was told to take no new work.
+    #[error("executor `{executor_id}` is draining: it takes no new work")]
+    ExecutorDraining {
+        /// Which.
+        executor_id: String,
+    },
+    /// The executor holds as many runs as it says it takes.
+    #[error("executor `{executor_id}` holds {live_runs} runs and takes {max_runs} at once")]
+    ExecutorFull {
+        /// Which.
+        executor_id: String,
+        /// Live claims of its process.
+        live_runs: u32,
+        /// What it says it takes.
+        max_runs: u32,
+    },
+    /// Only an executor that is gone can be forgotten.
+    #[error("executor `{executor_id}` is {status}; only an offline one can be forgotten")]
+    ExecutorNotOffline {
+        /// Which.
+        executor_id: String,
+        /// What it is.
+        status: ExecutorStatus,
     },
     /// The idempotency key was used with another body.
     #[error("the idempotency key was used with another request body")]

@@ -62,6 +62,8 @@ pub enum ErrorCode {
     EventsMissing,
     /// There is no such executor.
     ExecutorNotFound,
+    /// The executor is not offline, so it can't be forgotten.
+    ExecutorNotOffline,
     /// The `Host` header is not one this server answers to.
     HostForbidden,
     /// The idempotency key was used with another body.
@@ -141,6 +143,7 @@ impl ErrorCode {
         Self::EventIdConflict,
         Self::EventsMissing,
         Self::ExecutorNotFound,
+        Self::ExecutorNotOffline,
         Self::HostForbidden,
         Self::IdempotencyConflict,
         Self::InteractionNotFound,
@@ -183,9 +186,13 @@ impl ErrorCode {
             Rejection::EntryIdConflict { .. } => Self::EntryIdConflict,
             Rejection::EventIdConflict { .. } => Self::EventIdConflict,
             Rejection::EventsMissing { .. } => Self::EventsMissing,
+            // To an executor they are the same: nothing for it now, ask again.
+            Rejection::ExecutorDraining { .. }
+            | Rejection::ExecutorFull { .. }
+            | Rejection::NoRunAvailable => Self::NoRunAvailable,
+            Rejection::ExecutorNotOffline { .. } => Self::ExecutorNotOffline,
             Rejection::IdempotencyConflict => Self::IdempotencyConflict,
             Rejection::Invalid(_) => Self::InvalidRequest,
-            Rejection::NoRunAvailable => Self::NoRunAvailable,
             Rejection::NothingToResume => Self::NothingToResume,
             Rejection::OwnedElsewhere { .. } => Self::OwnedElsewhere,
             Rejection::OwnerLeaseExpired => Self::OwnerLeaseExpired,
@@ -235,6 +242,7 @@ impl ErrorCode {
             | Self::EntryIdConflict
             | Self::EventIdConflict
             | Self::ExecutorNotFound
+            | Self::ExecutorNotOffline
             | Self::HostForbidden
             | Self::IdempotencyConflict
             | Self::InteractionNotFound
@@ -283,6 +291,7 @@ impl ErrorCode {
             | Self::EventIdConflict
             | Self::EventsMissing
             | Self::ExecutorNotFound
+            | Self::ExecutorNotOffline
             | Self::HostForbidden
             | Self::IdempotencyConflict
             | Self::InteractionNotFound
@@ -331,6 +340,7 @@ impl ErrorCode {
             Self::EventIdConflict => ("event_id_conflict", CONFLICT, "The event id is stored with another content"),
             Self::EventsMissing => ("events_missing", CONFLICT, "Events are missing"),
             Self::ExecutorNotFound => ("executor_not_found", NOT_FOUND, "There is no such executor"),
+            Self::ExecutorNotOffline => ("executor_not_offline", CONFLICT, "The executor is not offline"),
             Self::HostForbidden => ("host_forbidden", FORBIDDEN, "The host is not allowed"),
             Self::IdempotencyConflict => ("idempotency_conflict", CONFLICT, "The idempotency key was used with another body"),
             Self::InteractionNotFound => ("interaction_not_found", NOT_FOUND, "There is no such interaction"),

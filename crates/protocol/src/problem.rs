@@ -207,6 +207,12 @@ impl From<&Rejection> for Problem {
                 extensions.expected_events = Some(*expected);
                 extensions.stored_events = Some(*stored);
             }
+            Rejection::ExecutorNotOffline {
+                executor_id: _,
+                status,
+            } => {
+                extensions.current_status = Some(status.to_string());
+            }
             Rejection::OwnedElsewhere { owner_id, until } => {
                 extensions.owner_id = Some(owner_id.clone());
                 extensions.owner_until = Some(*until);
@@ -220,6 +226,8 @@ impl From<&Rejection> for Problem {
             }
             Rejection::ClaimLost
             | Rejection::ClaimTokenInvalid
+            | Rejection::ExecutorDraining { .. }
+            | Rejection::ExecutorFull { .. }
             | Rejection::IdempotencyConflict
             | Rejection::NoRunAvailable
             | Rejection::NothingToResume

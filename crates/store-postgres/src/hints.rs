@@ -39,7 +39,7 @@ impl Hints {
                     let known = self.heads.entry(session_id).or_default();
                     *known = head_seq.max(*known);
                 }
-                Hint::Deleted(_) | Hint::Run(_) | Hint::Queue { .. } => {
+                Hint::Deleted(_) | Hint::Run(_) | Hint::Executor(_) | Hint::Queue { .. } => {
                     self.others.insert(hint);
                 }
             }
@@ -126,6 +126,7 @@ fn part(hint: &Hint) -> Value {
         } => json!(["h", session_id.uuid().simple().to_string(), head_seq]),
         Hint::Deleted(session_id) => json!(["d", session_id.uuid().simple().to_string()]),
         Hint::Run(run_id) => json!(["r", run_id.uuid().simple().to_string()]),
+        Hint::Executor(executor_id) => json!(["e", executor_id]),
         Hint::Queue {
             executor_kind,
             pool,
@@ -151,6 +152,7 @@ fn hint(part: &Value) -> Option<Hint> {
         }),
         ("d", [session]) => Some(Hint::Deleted(SessionId::new(id(session)?))),
         ("r", [run]) => Some(Hint::Run(RunId::new(id(run)?))),
+        ("e", [executor_id]) => Some(Hint::Executor(executor_id.as_str()?.to_owned())),
         ("q", [executor_kind, pool]) => Some(Hint::Queue {
             executor_kind: executor_kind.as_str()?.to_owned(),
             pool: pool.as_str()?.to_owned(),

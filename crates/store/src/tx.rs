@@ -96,6 +96,8 @@ pub enum Hint {
     Deleted(SessionId),
     /// A run, its cancel or one of its questions changed.
     Run(RunId),
+    /// An executor was told something, or may take more runs again.
+    Executor(String),
     /// Work for a queue may have come.
     Queue {
         /// The matching label.

@@ -17,9 +17,11 @@ use tapedeck_control_plane::commands::continue_queue::ContinueQueue;
 use tapedeck_control_plane::commands::create_session::CreateSession;
 use tapedeck_control_plane::commands::delete_checkpoint::DeleteCheckpoint;
 use tapedeck_control_plane::commands::delete_session::DeleteSession;
+use tapedeck_control_plane::commands::drain_executor::DrainExecutor;
 use tapedeck_control_plane::commands::expire_claim::ExpireClaim;
 use tapedeck_control_plane::commands::expire_interaction::ExpireInteraction;
 use tapedeck_control_plane::commands::fold_run::FoldRun;
+use tapedeck_control_plane::commands::forget_executor::ForgetExecutor;
 use tapedeck_control_plane::commands::fork_session::{ForkPoint, ForkSession};
 use tapedeck_control_plane::commands::heartbeat::{ClaimProof, Heartbeat};
 use tapedeck_control_plane::commands::keep_house::KeepHouse;
@@ -89,6 +91,9 @@ pub(crate) async fn case(t: &TestControl, name: &str) -> Case {
         return case;
     }
     if let Some(case) = of_a_settled_session(t, name).await {
+        return case;
+    }
+    if let Some(case) = of_an_executor(t, name).await {
         return case;
     }
     match of_any_session(t, name).await {
@@ -536,4 +541,28 @@ async fn of_any_session(t: &TestControl, name: &str) -> Option<Case> {
         _ => return None,
     };
     Some(case)
+}
+
+/// An executor that has been heard of and is gone.
+async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
+    if !matches!(name, "DrainExecutor" | "ForgetExecutor") {
+        return None;
+    }
+    let executor_id = || "gone before the case".to_owned();
+    let session = t.session().await;
+    let contact = RecordContact {
+        contact: contact(&executor_id()),
+    };
+    t.control.run_alone(contact.into()).await.unwrap();
+    t.pass(t.control.timing().executor_offline_ms).await;
+    Some(if name == "DrainExecutor" {
+        Case::new(session, move |_| DrainExecutor {
+            executor_id: executor_id(),
+            draining: true,
+        })
+    } else {
+        Case::new(session, move |_| ForgetExecutor {
+            executor_id: executor_id(),
+        })
+    })
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_domain::claim::{self, ClaimRequest, ClaimToken};
 use tapedeck_domain::digest::Digest;
-use tapedeck_domain::executor::Contact;
+use tapedeck_domain::executor::{Contact, may_claim};
 use tapedeck_domain::limits::RESUME_SNAPSHOT_BYTES;
 use tapedeck_domain::resume::follow_up;
 use tapedeck_domain::run::{LiveRun, Run};
@@ -25,7 +25,7 @@ const CANDIDATES: u32 = 16;
 /// Claims a run.
 #[derive(Debug, Clone)]
 pub struct ClaimRun {
-    /// What the executor says of itself.
+    /// What the executor says of itself. The name is that of the request.
     pub contact: Contact,
     /// The claim.
     pub request: ClaimRequest,
@@ -68,9 +68,9 @@ impl Command for ClaimRun {
         if let Some(earlier) = context.tx.claim_of_request(&request_hash).await? {
             return self.replay(context, earlier.run_id, earlier.attempt).await;
         }
-        if context.tx.is_draining(&self.contact.executor_id).await? {
-            return Err(Rejection::NoRunAvailable.into());
-        }
+        let now = context.now;
+        let standing = context.tx.lock_executor(&self.contact, now).await?;
+        may_claim(&self.contact, standing)?;
         let filter = ClaimFilter {
             executor_kind: self.contact.executor_kind.clone(),
             pool: self.contact.pool.clone(),

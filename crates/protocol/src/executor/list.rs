@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tapedeck_domain::executor::{Executor, ExecutorStatus};
+use tapedeck_domain::executor::{Executor, ExecutorFilter, ExecutorStatus};
 use tapedeck_domain::{Now, RunId, SessionId, Timestamp, Timing};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
+use crate::page::{Page, PageQuery, QueryFault};
 use crate::schema;
 
 /// An executor with what it said last and what it does now.
@@ -92,6 +93,45 @@ impl ExecutorResponse {
             last_seen_at: executor.last_seen_at,
             lease_expires_at: current.map(|claim| now.wall_of(claim.expires_at)),
         }
+    }
+}
+
+/// Query of `GET /executors`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ExecutorsQuery {
+    /// Items of one page, 1 to 200; 50 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<u32>)]
+    pub limit: Option<String>,
+    /// `next_cursor` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only executors of this pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Only executors with this status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::ExecutorStatus>)]
+    pub status: Option<String>,
+}
+
+impl ExecutorsQuery {
+    /// Checks limit, cursor and status.
+    pub fn check(&self) -> Result<(Page<String>, ExecutorFilter), QueryFault> {
+        let page = PageQuery::of(self.limit.as_ref(), self.cursor.as_ref()).check()?;
+        let status = match self.status.as_deref().map(str::parse) {
+            None => None,
+            Some(Ok(status)) => Some(status),
+            Some(Err(_unknown)) => {
+                let words: Vec<_> = ExecutorStatus::ALL.iter().map(|it| it.as_str()).collect();
+                let message = format!("must be one of {}", words.join(", "));
+                return Err(QueryFault::parameter("status", message));
+            }
+        };
+        let pool = self.pool.clone();
+        Ok((page, ExecutorFilter { pool, status }))
     }
 }
 

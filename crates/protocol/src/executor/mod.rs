@@ -13,7 +13,7 @@ pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, Qu
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
 pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};
-pub use list::{ExecutorList, ExecutorResponse};
+pub use list::{ExecutorList, ExecutorResponse, ExecutorsQuery};
 pub use tape::{
     CheckedSnapshot, SavedSnapshot, SnapshotRequest, TapeEntryUpload, TapeRequest, TapeResponse,
 };

@@ -400,3 +400,43 @@ async fn executors_are_listed_by_name_in_pages() {
     assert_eq!(names(&page), ["c"]);
     assert_eq!(page["next_cursor"], Value::Null);
 }
+
+#[tokio::test]
+async fn operators_drain_and_forget_executors() {
+    let live = Live::start().await;
+    let empty = || json!({});
+    for call in ["/executors/e/drain", "/workers/e/undrain"] {
+        let unknown = live.post(call, empty()).await;
+        unknown.is(StatusCode::NOT_FOUND, "executor_not_found");
+    }
+    let claim = || live.post("/executor/runs/claim", json!({"executor_id": "e"}));
+    claim().await.is(StatusCode::NOT_FOUND, "no_run_available");
+    for call in ["/executors/e/drain", "/v1/workers/e/drain"] {
+        let drained = live.post(call, empty()).await.ok();
+        assert_eq!(
+            (&drained["status"], &drained["draining"]),
+            (&json!("draining"), &json!(true))
+        );
+    }
+    let session = live.session().await;
+    live.prompt(&session).await;
+    let refused = claim().await;
+    refused.is(StatusCode::NOT_FOUND, "no_run_available");
+    let detail = refused.json["detail"].as_str().unwrap();
+    assert!(detail.contains("draining"), "{detail}");
+    let listed = live.get("/executors?status=draining&pool=default").await;
+    assert_eq!(listed.ok()["executors"][0]["executor_id"], "e");
+    let listed = live.get("/executors?status=idle").await;
+    assert_eq!(listed.ok()["executors"], json!([]));
+    live.get("/executors?status=busy")
+        .await
+        .is(StatusCode::BAD_REQUEST, "malformed_request");
+    let undrained = live.post("/executors/e/undrain", empty()).await.ok();
+    assert_eq!(undrained["draining"], false);
+    claim().await.ok();
+    let kept = live.send(Method::DELETE, "/executors/e").await;
+    kept.is(StatusCode::CONFLICT, "executor_not_offline");
+    assert_eq!(kept.json["current_status"], "running");
+    let unknown = live.send(Method::DELETE, "/executors/nobody").await;
+    unknown.is(StatusCode::NOT_FOUND, "executor_not_found");
+}

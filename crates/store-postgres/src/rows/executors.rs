@@ -6,15 +6,19 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report};
+use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
 use tapedeck_domain::id::{RunId, SessionId};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
+use tapedeck_store::StoreError;
 use tapedeck_store::rows::{ExecutorRows, Rows};
 use uuid::Uuid;
 
 use crate::encode::{At, text};
-use crate::error::{from_sqlx, internal};
+use crate::error::{expect_rows, from_sqlx, internal};
 use crate::tx::PostgresTx;
+
+/// A name whose row is being deleted or made by somebody else is looked for again.
+const LOCK_TRIES: u32 = 3;
 
 /// An executor with the newest run it ever claimed.
 struct ExecutorRow {
@@ -36,7 +40,7 @@ struct ExecutorRow {
 }
 
 impl TryFrom<ExecutorRow> for Executor {
-    type Error = tapedeck_store::StoreError;
+    type Error = StoreError;
 
     fn try_from(row: ExecutorRow) -> Rows<Self> {
         let at = At::new("executors", &row.executor_id);
@@ -181,5 +185,76 @@ impl ExecutorRows for PostgresTx<'_> {
         .await
         .map_err(from_sqlx)?;
         Ok(draining.unwrap_or_default())
+    }
+
+    /// The lock is a statement of its own, and what is counted under it a later one (rules R1). A name
+    /// that never said anything gets its row first, so that there is something to lock.
+    async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing> {
+        for _ in 0..LOCK_TRIES {
+            let row = sqlx::query!(
+                "SELECT draining, max_runs FROM executors WHERE executor_id = $1 FOR UPDATE",
+                contact.executor_id,
+            )
+            .fetch_optional(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+            let Some(row) = row else {
+                self.save_contact(contact, now).await?;
+                continue;
+            };
+            let live_runs = sqlx::query_scalar!(
+                r#"SELECT count(*) AS "count!" FROM run_heads
+                 WHERE executor_id = $1 AND instance_id IS NOT DISTINCT FROM $2
+                   AND lease_expires_at > $3"#,
+                contact.executor_id,
+                contact.instance_id,
+                now.lease.0,
+            )
+            .fetch_one(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+            let at = At::new("executors", &contact.executor_id);
+            return Ok(Standing {
+                draining: row.draining,
+                max_runs: at.maybe_number("max_runs", row.max_runs)?,
+                live_runs: at.number("live_runs", live_runs)?,
+            });
+        }
+        Err(StoreError::Unavailable {
+            reason: "the executor's row comes and goes".to_owned(),
+        })
+    }
+
+    async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
+        sqlx::query!(
+            "SELECT executor_id FROM executors WHERE executor_id = $1 FOR UPDATE",
+            executor_id
+        )
+        .fetch_optional(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        let mut found = page(self.conn(), executor_id, true, 1).await?;
+        found.retain(|executor| executor.contact.executor_id == executor_id);
+        Ok(found.pop())
+    }
+
+    async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool> {
+        let done = sqlx::query!(
+            "UPDATE executors SET draining = $1 WHERE executor_id = $2",
+            draining,
+            executor_id,
+        )
+        .execute(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn delete_executor(&mut self, executor_id: &str) -> Rows<()> {
+        let done = sqlx::query!("DELETE FROM executors WHERE executor_id = $1", executor_id)
+            .execute(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+        expect_rows("executors", done.rows_affected(), 1)
     }
 }

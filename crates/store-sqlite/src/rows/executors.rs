@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use serde_json::json;
 use sqlx::SqliteConnection;
-use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report};
+use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
 use tapedeck_domain::id::{RunId, SessionId};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::rows::{ExecutorRows, Rows};
@@ -182,5 +182,60 @@ impl ExecutorRows for SqliteTx<'_> {
         .await
         .map_err(from_sqlx)?;
         Ok(draining.is_some_and(|draining| draining != 0))
+    }
+
+    /// Every command has the whole database to itself: nothing has to be locked, and a name that
+    /// never said anything holds nothing.
+    async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing> {
+        let row = sqlx::query!(
+            r#"SELECT e.draining, e.max_runs, (
+                SELECT count(*) FROM run_heads l
+                WHERE l.executor_id = e.executor_id AND l.instance_id IS ?2
+                  AND l.lease_expires_at > ?3
+             ) AS "live_runs!: i64"
+             FROM executors e WHERE e.executor_id = ?1"#,
+            contact.executor_id,
+            contact.instance_id,
+            now.lease.0,
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        let Some(row) = row else {
+            return Ok(Standing::default());
+        };
+        let at = At::new("executors", &contact.executor_id);
+        Ok(Standing {
+            draining: row.draining != 0,
+            max_runs: at.maybe_number("max_runs", row.max_runs)?,
+            live_runs: at.number("live_runs", row.live_runs)?,
+        })
+    }
+
+    async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
+        let mut found = page(self.read(), executor_id, true, 1).await?;
+        found.retain(|executor| executor.contact.executor_id == executor_id);
+        add_live_claims(self.read(), &mut found).await?;
+        Ok(found.pop())
+    }
+
+    async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool> {
+        let done = sqlx::query!(
+            "UPDATE executors SET draining = ? WHERE executor_id = ?",
+            draining,
+            executor_id,
+        )
+        .execute(self.write().await?)
+        .await
+        .map_err(from_sqlx)?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    async fn delete_executor(&mut self, executor_id: &str) -> Rows<()> {
+        let done = sqlx::query!("DELETE FROM executors WHERE executor_id = ?", executor_id)
+            .execute(self.write().await?)
+            .await
+            .map_err(from_sqlx)?;
+        expect_rows("executors", done.rows_affected(), 1)
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use tapedeck_domain::Now;
-use tapedeck_domain::executor::{Contact, Report};
+use tapedeck_domain::executor::{Contact, Executor, Report, Standing};
 
 use super::Rows;
 
@@ -15,4 +15,14 @@ pub trait ExecutorRows {
     async fn touch_executor(&mut self, executor_id: &str, report: &Report, now: Now) -> Rows<()>;
     /// Whether it was told to take no new work.
     async fn is_draining(&mut self, executor_id: &str) -> Rows<bool>;
+    /// Locks the executor for the rest of the transaction and says what decides about a claim of the
+    /// contact's process (rules R2): no drain and no other claim of it commits in between.
+    async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing>;
+    /// Locks the executor, and reads what is known of it.
+    async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>>;
+    /// Says whether it is to take new work; waits for the claims that it is making. `false` where
+    /// nobody knows it.
+    async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool>;
+    /// Deletes a locked executor's row. What it claimed stays recorded.
+    async fn delete_executor(&mut self, executor_id: &str) -> Rows<()>;
 }
