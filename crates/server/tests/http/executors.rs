@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::Live;
-use http::StatusCode;
 use http::header::LOCATION;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tapedeck_domain::Timing;
 
@@ -434,9 +434,9 @@ async fn operators_drain_and_forget_executors() {
     let undrained = live.post("/executors/e/undrain", empty()).await.ok();
     assert_eq!(undrained["draining"], false);
     claim().await.ok();
-    let kept = live.send(Method::DELETE, "/executors/e").await;
+    let kept = live.api.send(Method::DELETE, "/executors/e").await;
     kept.is(StatusCode::CONFLICT, "executor_not_offline");
     assert_eq!(kept.json["current_status"], "running");
-    let unknown = live.send(Method::DELETE, "/executors/nobody").await;
+    let unknown = live.api.send(Method::DELETE, "/executors/nobody").await;
     unknown.is(StatusCode::NOT_FOUND, "executor_not_found");
 }
