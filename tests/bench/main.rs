@@ -24,6 +24,8 @@ mod server;
 mod wait;
 
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod history;
 #[cfg(test)]
 mod machine;
@@ -46,7 +48,7 @@ mod tests {
     use crate::postgres::{Cluster, ClusterOptions};
     use crate::scale::{Pair, told};
     use crate::table::{Comparison, Table};
-    use crate::{machine, measure, sessions, throughput};
+    use crate::{fleet, machine, measure, sessions, throughput};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_table() {
@@ -56,6 +58,8 @@ mod tests {
         measure::claims(&mut table).await;
         measure::first_event(&mut table).await;
         measure::appends(&mut table).await;
+        fleet::on_sqlite(&mut table).await;
+        fleet::on_postgres(&mut table, &Cluster::own(durable()).await).await;
         sessions::listing(&mut table).await;
         println!("\n{}\n{table}", machine::describe());
     }
@@ -65,11 +69,7 @@ mod tests {
     async fn the_table_of_scale() {
         let sqlite = Box::pin(told("SQLite, filling", Histories::on_sqlite())).await;
         let sqlite = Box::pin(compare("SQLite", sqlite)).await;
-        let durable = ClusterOptions {
-            fsync: true,
-            ..ClusterOptions::default()
-        };
-        let cluster = Cluster::own(durable).await;
+        let cluster = Cluster::own(durable()).await;
         let postgres = Box::pin(told(
             "PostgreSQL with fsync, filling",
             Histories::on_postgres(&cluster),
@@ -83,6 +83,13 @@ mod tests {
         println!("\nSQLite\n{sqlite}\nPostgreSQL, fsync on\n{postgres}\n{together}");
         let misses = [sqlite.misses(), postgres.misses()].concat();
         assert!(misses.is_empty(), "history costs too much: {misses:?}");
+    }
+
+    fn durable() -> ClusterOptions {
+        ClusterOptions {
+            fsync: true,
+            ..ClusterOptions::default()
+        }
     }
 
     async fn compare(store: &str, histories: Histories) -> Comparison {

@@ -160,6 +160,7 @@ async fn read(side: &Side, laps: &mut Laps<'_>, round: usize) {
     let filter = RunFilter {
         session_id: Some(side.deep),
         include_superseded: false,
+        unservable: false,
     };
     let few = PageRequest {
         before: None,

@@ -83,6 +83,7 @@ mod model;
 mod next_run;
 mod outages;
 mod ownership;
+mod queue;
 mod recovery;
 mod restore;
 mod resume;

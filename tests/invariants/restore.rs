@@ -82,6 +82,7 @@ async fn runs(t: &TestControl, session: SessionId, include_superseded: bool) -> 
     let filter = RunFilter {
         session_id: Some(session),
         include_superseded,
+        unservable: false,
     };
     t.control
         .runs(NAMESPACE, filter, FIRST_PAGE)
@@ -271,7 +272,7 @@ async fn restore_is_atomic_and_keeps_audit(t: TestControl) {
     );
 }
 
-pub(crate) const TABLES: [&str; 16] = [
+pub(crate) const TABLES: [&str; 17] = [
     "approval_rules",
     "checkpoints",
     "claims",
@@ -280,6 +281,7 @@ pub(crate) const TABLES: [&str; 16] = [
     "idempotency_keys",
     "interactions",
     "message_snapshots",
+    "queue_turns",
     "run_heads",
     "run_materials",
     "run_queue",

@@ -62,12 +62,12 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
             return None;
         }
         // Only heads of this owner's name, which no epoch can be wrong for (rules R4).
-        "KeepHouse" if wrong != OtherOwner => return None,
+        "FlagUnservable" | "KeepHouse" if wrong != OtherOwner => return None,
         _ => {}
     }
     Some(match (name, wrong) {
         // House-keeping leaves what is not its own alone.
-        ("FoldRun" | "KeepHouse", _) => "ok",
+        ("FlagUnservable" | "FoldRun" | "KeepHouse", _) => "ok",
         // What another owner holds is not even offered.
         ("ClaimRun", OtherOwner) => "NoRunAvailable",
         ("ProjectTape" | "RepairSession", _) => "OwnedElsewhere",
@@ -416,6 +416,7 @@ async fn another_namespace_cannot_write(t: TestControl) {
             "DrainExecutor",
             "ExpireClaim",
             "ExpireInteraction",
+            "FlagUnservable",
             "FoldRun",
             "ForgetExecutor",
             "KeepHouse",

@@ -23,3 +23,4 @@ mod following;
 mod local;
 mod rendering;
 mod signals;
+mod waiting;

@@ -18,6 +18,7 @@ impl Call {
                 "include_superseded",
                 query.include_superseded.then_some(true),
             )
+            .query("unservable", query.unservable.then_some(true))
     }
 }
 

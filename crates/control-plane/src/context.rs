@@ -6,10 +6,10 @@ use serde_json::json;
 use tapedeck_domain::claim::{self, ClaimFacts, ClaimToken, Proof};
 use tapedeck_domain::event::{Draft, EventKind, EventRecord};
 use tapedeck_domain::owner::{self, Authority, Grant, SessionHead};
-use tapedeck_domain::run::{LiveRun, RunStatus};
-use tapedeck_domain::session::ExecutorTarget;
+use tapedeck_domain::queue::{self, Preference};
+use tapedeck_domain::run::{LiveRun, RunState, RunStatus};
 use tapedeck_domain::settle::{Ending, RunEnd};
-use tapedeck_domain::{Now, Rejection, RunId, SessionId, Timing};
+use tapedeck_domain::{LeaseInstant, Now, Rejection, RunId, SessionId, Timing};
 use tapedeck_store::rows::{LockedRun, LockedSession, QueueEntry, RunProgress};
 use tapedeck_store::{Failure, StoreError, Target, Tx};
 
@@ -268,16 +268,27 @@ impl<'a> Context<'a> {
     /// Makes a requested run claimable.
     pub(crate) async fn enqueue(
         &mut self,
+        locked: &LockedSession,
         run: &LiveRun,
-        target: &ExecutorTarget,
     ) -> Result<(), StoreError> {
-        let tapedeck_domain::run::RunState::Requested { ready_at } = run.state else {
+        let RunState::Requested { ready_at } = run.state else {
             return Ok(());
         };
+        let target = &locked.session.settings.run_target.executor;
+        let flow = queue::flow(&locked.session.namespace, target);
+        let turn = match run.turn {
+            Some(turn) => turn,
+            None => queue::turn(self.tx.turns(target, &flow).await?),
+        };
+        let preference = self.preference(locked, run, ready_at).await?;
+        let opens_at = preference.as_ref().map(|wait| wait.opens_at);
         let entry = QueueEntry {
             run_key: run.key,
             session_key: run.session_key,
             target: target.clone(),
+            preference,
+            flow,
+            turn,
             ready_at,
         };
         self.tx.enqueue(&entry).await?;
@@ -285,15 +296,35 @@ impl<'a> Context<'a> {
             executor_kind: target.executor_kind.clone(),
             pool: target.pool.clone(),
         };
-        let wait = ready_at.since(self.now.lease);
-        match u64::try_from(wait) {
-            Ok(wait) if wait > 0 => self.effects.queue_later.push(QueueLater {
-                key,
-                delay: std::time::Duration::from_millis(wait + 1),
-            }),
-            Ok(_) | Err(_) => self.effects.queues.push(key),
+        for moment in [Some(ready_at), opens_at].into_iter().flatten() {
+            match u64::try_from(moment.since(self.now.lease)) {
+                Ok(wait) if wait > 0 => self.effects.queue_later.push(QueueLater {
+                    key: key.clone(),
+                    delay: std::time::Duration::from_millis(wait + 1),
+                }),
+                Ok(_) | Err(_) => self.effects.queues.push(key.clone()),
+            }
         }
         Ok(())
+    }
+
+    /// Whom a run waits for at first. One that comes back from an executor waits for nobody.
+    async fn preference(
+        &mut self,
+        locked: &LockedSession,
+        run: &LiveRun,
+        ready_at: LeaseInstant,
+    ) -> Result<Option<Preference>, StoreError> {
+        let target = &locked.session.settings.run_target;
+        let is_new = run.attempts.attempt == 0;
+        if !is_new || queue::affinity_ms(target, self.timing) == 0 {
+            return Ok(None);
+        }
+        let Some(last) = self.tx.last_executor(run.session_key).await? else {
+            return Ok(None);
+        };
+        let known = self.tx.executor(&last).await?;
+        Ok(known.and_then(|last| queue::prefer(target, &last, ready_at, self.now, self.timing)))
     }
 
     /// Shows a live run's status in its record and in its session's summary.

@@ -159,7 +159,10 @@ impl Executor {
             self.lifecycle.spawn(async move {
                 tokio::select! {
                     () = tokio::time::sleep(delay) => this.feed.queue_moved(&key),
-                    () = this.lifecycle.soft().cancelled() => {}
+                    () = this.lifecycle.soft().cancelled() => return,
+                }
+                if this.hints == Hints::Sent {
+                    this.store.announce(vec![key.hint()]);
                 }
             });
         }

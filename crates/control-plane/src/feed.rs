@@ -43,7 +43,17 @@ pub(crate) struct QueueKey {
     pub(crate) pool: String,
 }
 
-/// A queue that will have work after a back-off.
+impl QueueKey {
+    /// What other processes are told where the queue moved.
+    pub(crate) fn hint(&self) -> Hint {
+        Hint::Queue {
+            executor_kind: self.executor_kind.clone(),
+            pool: self.pool.clone(),
+        }
+    }
+}
+
+/// A queue that will have work after a back-off, or after a wait for one executor.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueLater {
     pub(crate) key: QueueKey,
@@ -91,10 +101,7 @@ impl Effects {
         });
         let deleted = self.deleted.iter().copied().map(Hint::Deleted);
         let runs = self.runs.iter().copied().map(Hint::Run);
-        let queues = self.queues.iter().map(|key| Hint::Queue {
-            executor_kind: key.executor_kind.clone(),
-            pool: key.pool.clone(),
-        });
+        let queues = self.queues.iter().map(QueueKey::hint);
         let executors = self.executors.iter().cloned().map(Hint::Executor);
         let ids = deleted.chain(runs).chain(executors);
         heads.chain(ids).chain(queues).collect()

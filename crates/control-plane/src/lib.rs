@@ -95,6 +95,8 @@ pub struct ControlPlane {
     pub(crate) inner: Arc<Executor>,
     pub(crate) known_runs: Arc<Mutex<HashMap<RunId, SessionId>>>,
     contacts: Arc<Mutex<HashMap<String, LeaseInstant>>>,
+    /// Up to which key the sweep has looked at runs that wait.
+    pub(crate) flagged_through: Arc<AtomicI64>,
 }
 
 impl ControlPlane {
@@ -113,6 +115,7 @@ impl ControlPlane {
             }),
             known_runs: Arc::default(),
             contacts: Arc::default(),
+            flagged_through: Arc::default(),
         }
     }
 

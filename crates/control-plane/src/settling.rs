@@ -80,8 +80,7 @@ pub(crate) async fn promote(
     context.append(&mut locked.head, vec![draft]).await?;
     context.tx.save_live_run(&run).await?;
     locked.head.active_run = Some(run.key);
-    let target = locked.session.settings.run_target.executor.clone();
-    context.enqueue(&run, &target).await?;
+    context.enqueue(locked, &run).await?;
     context.show(locked, &run, false).await?;
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! The sweep: recovers expired claims, ends overdue questions, keeps house (stores §2). It runs on
+//! The sweep: recovers expired claims, ends overdue questions, keeps house, flags what nobody can
+//! serve (stores §2). It runs on
 //! every instance; each candidate is decided again in a transaction of its own, so one bad row never
 //! blocks the others. What another live owner has is left to it (rules R5).
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::RngExt;
@@ -11,6 +13,7 @@ use tapedeck_domain::id::RunKey;
 use crate::ControlPlane;
 use crate::commands::expire_claim::ExpireClaim;
 use crate::commands::expire_interaction::ExpireInteraction;
+use crate::commands::flag_unservable::FlagUnservable;
 use crate::commands::keep_house::KeepHouse;
 use crate::commands::list_expired::ListExpired;
 use crate::commands::mark_alive::Alive;
@@ -20,6 +23,12 @@ use crate::retention::Retention;
 /// Candidates of a page.
 const PAGE: u32 = 100;
 
+/// Runs of a page that may be unservable.
+const WAITING_PAGE: u32 = 500;
+
+/// Such pages of one pass; the next pass goes on where this one ended.
+const WAITING_PAGES: u32 = 20;
+
 /// What one pass did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
@@ -27,6 +36,8 @@ pub struct Swept {
     pub claims: u32,
     /// Questions that were ended.
     pub interactions: u32,
+    /// Runs that were flagged as unservable, or are so no more.
+    pub flagged: u64,
     /// Rows that failed; each was logged.
     pub failed: u32,
 }
@@ -47,6 +58,7 @@ pub async fn run(control: ControlPlane) {
                 tracing::info!(
                     claims = swept.claims,
                     interactions = swept.interactions,
+                    flagged = swept.flagged,
                     failed = swept.failed,
                     "sweep.done"
                 );
@@ -116,5 +128,26 @@ pub async fn step(control: &ControlPlane) -> Outcome<Swept> {
         }
     }
     control.inner.execute(KeepHouse).await?;
+    swept.flagged = flag_unservable(control).await?;
     Ok(swept)
+}
+
+/// Looks at runs that wait, a bounded number in each pass.
+async fn flag_unservable(control: &ControlPlane) -> Outcome<u64> {
+    let mut flagged = 0;
+    for _ in 0..WAITING_PAGES {
+        let after = RunKey(control.flagged_through.load(Ordering::Relaxed));
+        let page = FlagUnservable {
+            after,
+            limit: WAITING_PAGE,
+        };
+        let page = control.inner.execute(page).await?;
+        flagged += page.changed;
+        let through = page.next.map_or(0, |key| key.0);
+        control.flagged_through.store(through, Ordering::Relaxed);
+        if page.next.is_none() {
+            break;
+        }
+    }
+    Ok(flagged)
 }

@@ -49,8 +49,17 @@ impl ControlPlane {
                 return Err(refusal.into());
             }
             is_open |= !is_draining;
-            if !self.hold_either(&mut hint, &mut told, deadline).await {
-                return Err(refusal.into());
+            // While it is held it is in touch.
+            let period = u64::try_from(self.timing().executor_stale_ms / 3).unwrap_or(1);
+            loop {
+                let until = deadline.min(Instant::now() + Duration::from_millis(period.max(1)));
+                if self.hold_either(&mut hint, &mut told, until).await {
+                    break;
+                }
+                if Instant::now() >= deadline || self.inner.lifecycle.is_draining() {
+                    return Err(refusal.into());
+                }
+                self.note_contact(&claim.contact).await;
             }
         }
     }

@@ -169,6 +169,8 @@ pub(crate) fn new_live_run(
         event_count: 0,
         has_output: false,
         pending_interactions: 0,
+        turn: None,
+        deadline: None,
     }
 }
 

@@ -47,6 +47,7 @@ pub fn cancel(mut run: LiveRun, by: &str, now: Now, timing: &Timing) -> Cancel {
         RunState::Claimed(mut claim) | RunState::Running(mut claim) => {
             // A renewal may have carried the lease beyond the deadline; the sweep looks at leases.
             claim.expires_at = claim.expires_at.min(deadline);
+            run.deadline = None;
             RunState::Cancelling { claim, deadline }
         }
     };

@@ -6,6 +6,7 @@ use crate::event::{Draft, EventKind};
 use crate::id::RunId;
 use crate::rejection::Rejection;
 use crate::run::{Attempts, LiveRun, RunState, SettledClaim};
+use crate::session::Constraints;
 use crate::time::{LeaseInstant, Now};
 use crate::timing::Timing;
 use serde_json::json;
@@ -204,6 +205,14 @@ pub fn take(
     Ok(Claimed { run, token, event })
 }
 
+/// When the server itself ends a run that is claimed now and goes on beyond its session's bound: the
+/// executor has the bound from the claim, and a while to keep it.
+pub fn deadline(constraints: &Constraints, now: Now, timing: &Timing) -> Option<LeaseInstant> {
+    let bound = constraints.max_run_seconds?;
+    let ms = timing.seconds(bound).saturating_add(timing.overrun_ms);
+    Some(now.lease.plus_ms(ms))
+}
+
 /// Answers a replay of the claim request that made the live claim: the token again, and the short
 /// lease started once more if nobody acknowledged it yet (R9).
 pub fn replay(
@@ -336,6 +345,7 @@ pub fn release(mut run: LiveRun, now: Now) -> Result<LiveRun, Rejection> {
         run.attempts.used = run.attempts.used.saturating_sub(1);
     }
     run.attempts.unacknowledged = 0;
+    run.deadline = None;
     run.state = RunState::Requested {
         ready_at: now.lease,
     };

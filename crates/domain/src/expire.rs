@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use crate::event::{Draft, EventKind};
+use crate::queue::Unservable;
 use crate::run::{LiveRun, RunState};
 use crate::settle::{Ending, RunEnd};
 use crate::time::Now;
@@ -17,6 +18,9 @@ pub const POISON_CLAIMS: u32 = 3;
 pub enum Expiry {
     /// The lease still runs, or nobody holds the run.
     Nothing,
+    /// The executor lives, and lets the run go on for longer than its session allows: it is asked to
+    /// stop, as by a person.
+    Cancel,
     /// Requested again at its old place.
     Requeue {
         /// The run.
@@ -50,23 +54,19 @@ pub fn expire(mut run: LiveRun, claimants_seen: bool, now: Now, timing: &Timing)
     };
     // A lease may reach beyond the deadline where an outage was added to it (R6); the deadline holds.
     if claim.is_live(now.judged) && !deadline_passed {
-        return Expiry::Nothing;
+        let overran =
+            !run.state.is_cancelling() && run.deadline.is_some_and(|end| end <= now.judged);
+        return if overran {
+            Expiry::Cancel
+        } else {
+            Expiry::Nothing
+        };
     }
     if run.state.is_cancelling() {
-        let end = if deadline_passed && claim.acknowledged {
-            RunEnd::by_server(
-                Ending::Cancelled,
-                "cancel_deadline",
-                "the executor did not stop in time",
-            )
-        } else {
-            RunEnd::by_server(
-                Ending::Cancelled,
-                "executor_lost",
-                "the executor was lost while it was asked to stop",
-            )
+        return Expiry::Settle {
+            event: None,
+            end: cancelled(deadline_passed && claim.acknowledged),
         };
-        return Expiry::Settle { event: None, end };
     }
     if !claim.acknowledged {
         run.attempts.unacknowledged += 1;
@@ -110,15 +110,30 @@ pub fn expire(mut run: LiveRun, claimants_seen: bool, now: Now, timing: &Timing)
         };
     }
     let backoff = i64::from(run.attempts.unacknowledged) * timing.requeue_backoff_ms;
+    run.deadline = None;
     run.state = RunState::Requested {
         ready_at: now.lease.plus_ms(backoff),
     };
-    let unservable = (run.attempts.unacknowledged >= POISON_CLAIMS).then_some("unacknowledged");
+    let unservable = (run.attempts.unacknowledged >= POISON_CLAIMS)
+        .then_some(Unservable::Unacknowledged.as_str());
     Expiry::Requeue {
         run,
         event,
         unservable,
     }
+}
+
+/// The end of a run that was asked to stop, by an executor that is still there or was lost.
+fn cancelled(is_there: bool) -> RunEnd {
+    let (reason, error) = if is_there {
+        ("cancel_deadline", "the executor did not stop in time")
+    } else {
+        (
+            "executor_lost",
+            "the executor was lost while it was asked to stop",
+        )
+    };
+    RunEnd::by_server(Ending::Cancelled, reason, error)
 }
 
 #[cfg(test)]

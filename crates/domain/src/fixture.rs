@@ -120,6 +120,8 @@ pub(crate) fn live(status: RunStatus) -> LiveRun {
         event_count: 0,
         has_output: false,
         pending_interactions: 0,
+        turn: None,
+        deadline: None,
     }
 }
 

@@ -22,6 +22,7 @@ pub mod interaction;
 pub mod json;
 pub mod limits;
 pub mod owner;
+pub mod queue;
 pub mod rejection;
 pub mod repair;
 pub mod resume;

@@ -320,7 +320,7 @@ impl Model {
             return;
         };
         match expire(run.clone(), claimants_seen, self.now(), &TIMING) {
-            Expiry::Nothing => {}
+            Expiry::Nothing | Expiry::Cancel => {}
             Expiry::Requeue { run, .. } => self.save(run),
             Expiry::Settle { end, .. } => self.settle(&run, end),
         }

@@ -73,6 +73,11 @@ pub struct LiveRun {
     pub has_output: bool,
     /// Open questions of the run.
     pub pending_interactions: u32,
+    /// The turn it had in the queue when it was claimed, which it gets again should it come back.
+    pub turn: Option<i64>,
+    /// When the present claim's work has gone on for longer than its session allows; the sweep cancels
+    /// the run then, whatever its executor does.
+    pub deadline: Option<LeaseInstant>,
 }
 
 /// Where a live run is, with what that state knows.

@@ -22,6 +22,13 @@ pub struct Timing {
     pub executor_stale_ms: i64,
     /// An executor unseen for this long is `offline`.
     pub executor_offline_ms: i64,
+    /// Work that no executor seen for this long can serve is flagged.
+    pub unservable_ms: i64,
+    /// How long a run waits for the executor that has its session's workspace, unless the session says
+    /// otherwise.
+    pub affinity_ms: i64,
+    /// What a run's executor has, beyond the session's `max_run_seconds`, to end it by itself.
+    pub overrun_ms: i64,
     /// Idle sessions release their owner lease after this long (R4).
     pub idle_release_ms: i64,
     /// Idempotency keys are kept at least this long (R17).
@@ -46,6 +53,9 @@ impl Timing {
         requeue_backoff_ms: 1_000,
         executor_stale_ms: 30_000,
         executor_offline_ms: 120_000,
+        unservable_ms: 60_000,
+        affinity_ms: 15_000,
+        overrun_ms: 30_000,
         idle_release_ms: 600_000,
         idempotency_ms: 7 * 24 * 3_600_000,
         keep_deltas_ms: None,
@@ -68,6 +78,9 @@ impl Timing {
             requeue_backoff_ms: of(standard.requeue_backoff_ms),
             executor_stale_ms: of(standard.executor_stale_ms),
             executor_offline_ms: of(standard.executor_offline_ms),
+            unservable_ms: of(standard.unservable_ms),
+            affinity_ms: of(standard.affinity_ms),
+            overrun_ms: of(standard.overrun_ms),
             idle_release_ms: of(standard.idle_release_ms),
             idempotency_ms: standard.idempotency_ms,
             keep_deltas_ms: standard.keep_deltas_ms,

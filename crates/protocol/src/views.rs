@@ -26,6 +26,8 @@ pub struct RunsQuery {
     pub cursor: Option<String>,
     /// Also those that a restore has put aside.
     pub include_superseded: bool,
+    /// Only those that wait and that nobody can serve.
+    pub unservable: bool,
 }
 
 impl RunsQuery {

@@ -10,7 +10,7 @@ WHERE s.session_id = $7
   AND q.pool = $1
   AND q.executor_kind = $2
   AND q.label_key = ANY($3)
-  AND (q.pinned_executor IS NULL OR q.pinned_executor = $4)
+  AND (q.audience IN ('', $4) OR q.opens_at <= $5)
   AND q.ready_at <= $5
   AND (
     h.owner_id IS NULL

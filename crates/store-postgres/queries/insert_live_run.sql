@@ -22,8 +22,10 @@ INSERT INTO run_heads (
     replayed,
     lease_expires_at,
     lease_ms,
-    cancel_deadline
+    cancel_deadline,
+    turn,
+    run_deadline
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
-    $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+    $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26
 )

@@ -24,7 +24,9 @@ SELECT
     l.replayed,
     l.lease_expires_at,
     l.lease_ms,
-    l.cancel_deadline
+    l.cancel_deadline,
+    l.turn,
+    l.run_deadline
 FROM runs r
 LEFT JOIN run_heads l ON l.run_key = r.run_key
 WHERE r.run_id = $1

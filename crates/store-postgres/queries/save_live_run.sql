@@ -18,5 +18,7 @@ UPDATE run_heads SET
     replayed = $17,
     lease_expires_at = $18,
     lease_ms = $19,
-    cancel_deadline = $20
-WHERE run_key = $21
+    cancel_deadline = $20,
+    turn = $21,
+    run_deadline = $22
+WHERE run_key = $23

@@ -19,7 +19,7 @@ macro_rules! live_rows {
                     attempts_used, unacknowledged, max_attempts, place, event_count, has_output,
                     pending_interactions, claim_attempt, token_hash, executor_id, instance_id,
                     request_hash, acknowledged, replayed, lease_expires_at, lease_ms,
-                    cancel_deadline
+                    cancel_deadline, turn, run_deadline
              FROM run_heads " + $tail
             $(, $argument)*
         )
@@ -54,6 +54,8 @@ pub(crate) struct LiveRow {
     pub(crate) lease_expires_at: Option<i64>,
     pub(crate) lease_ms: Option<i64>,
     pub(crate) cancel_deadline: Option<i64>,
+    pub(crate) turn: Option<i64>,
+    pub(crate) run_deadline: Option<i64>,
 }
 
 impl TryFrom<LiveRow> for LiveRun {
@@ -76,6 +78,8 @@ impl TryFrom<LiveRow> for LiveRun {
             event_count: at.number("event_count", row.event_count)?,
             has_output: row.has_output,
             pending_interactions: at.number("pending_interactions", row.pending_interactions)?,
+            turn: row.turn,
+            deadline: row.run_deadline.map(LeaseInstant),
             state: state(&row)?,
         })
     }
@@ -154,6 +158,8 @@ impl From<&LiveRun> for LiveRow {
             lease_expires_at: claim.map(|claim| claim.expires_at.0),
             lease_ms: claim.map(|claim| claim.lease_ms),
             cancel_deadline,
+            turn: run.turn,
+            run_deadline: run.deadline.map(|at| at.0),
         }
     }
 }

@@ -127,6 +127,8 @@ struct LockRow {
     lease_expires_at: Option<i64>,
     lease_ms: Option<i64>,
     cancel_deadline: Option<i64>,
+    turn: Option<i64>,
+    run_deadline: Option<i64>,
 }
 
 impl LockRow {
@@ -185,6 +187,8 @@ impl LockRow {
             lease_expires_at: self.lease_expires_at,
             lease_ms: self.lease_ms,
             cancel_deadline: self.cancel_deadline,
+            turn: self.turn,
+            run_deadline: self.run_deadline,
         };
         row.try_into().map(Some)
     }
@@ -287,6 +291,22 @@ pub(crate) async fn page(
 ) -> Rows<Vec<Run>> {
     let before = before(page.before);
     let limit = i64::from(page.limit) + 1;
+    if filter.unservable {
+        let rows = run_rows!(
+            "WHERE namespace = $1 AND unservable IS NOT NULL AND run_id < $2
+               AND ($3::uuid IS NULL OR session_id = $3)
+             ORDER BY run_id DESC
+             LIMIT $4",
+            namespace,
+            before,
+            filter.session_id.map(SessionId::uuid),
+            limit,
+        )
+        .fetch_all(conn)
+        .await
+        .map_err(from_sqlx)?;
+        return rows.into_iter().map(Run::try_from).collect();
+    }
     let rows = match filter.session_id {
         Some(session) => run_rows!(
             "WHERE session_key = (

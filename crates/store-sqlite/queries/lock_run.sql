@@ -32,7 +32,9 @@ SELECT
     l.replayed,
     l.lease_expires_at,
     l.lease_ms,
-    l.cancel_deadline
+    l.cancel_deadline,
+    l.turn,
+    l.run_deadline
 FROM runs r
 JOIN session_heads h ON h.session_key = r.session_key
 LEFT JOIN run_heads l ON l.run_key = r.run_key

@@ -18,5 +18,7 @@ UPDATE run_heads SET
     replayed = ?,
     lease_expires_at = ?,
     lease_ms = ?,
-    cancel_deadline = ?
+    cancel_deadline = ?,
+    turn = ?,
+    run_deadline = ?
 WHERE run_key = ?

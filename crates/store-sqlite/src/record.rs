@@ -132,6 +132,8 @@ struct LockRow {
     lease_expires_at: Option<i64>,
     lease_ms: Option<i64>,
     cancel_deadline: Option<i64>,
+    turn: Option<i64>,
+    run_deadline: Option<i64>,
 }
 
 impl LockRow {
@@ -200,6 +202,8 @@ impl LockRow {
             lease_expires_at: self.lease_expires_at,
             lease_ms: self.lease_ms,
             cancel_deadline: self.cancel_deadline,
+            turn: self.turn,
+            run_deadline: self.run_deadline,
         };
         row.try_into().map(Some)
     }
@@ -294,7 +298,26 @@ pub(crate) async fn page(
 ) -> Rows<Vec<Run>> {
     let before = before(page.before);
     let limit = i64::from(page.limit) + 1;
-    let rows = match filter.session_id.map(|id| blob(id.uuid())) {
+    let session = filter.session_id.map(|id| blob(id.uuid()));
+    if filter.unservable {
+        let rows = sqlx::query_as!(
+            RunRow,
+            "SELECT * FROM runs
+             WHERE namespace = ?1 AND unservable IS NOT NULL AND run_id < ?2
+               AND (?3 IS NULL OR session_id = ?3)
+             ORDER BY run_id DESC
+             LIMIT ?4",
+            namespace,
+            before,
+            session,
+            limit,
+        )
+        .fetch_all(conn)
+        .await
+        .map_err(from_sqlx)?;
+        return rows.into_iter().map(Run::try_from).collect();
+    }
+    let rows = match session {
         Some(session) => sqlx::query_as!(
             RunRow,
             "SELECT * FROM runs

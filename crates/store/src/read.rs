@@ -58,6 +58,8 @@ pub struct RunFilter {
     pub session_id: Option<SessionId>,
     /// Also those that a restore has put aside.
     pub include_superseded: bool,
+    /// Only those that wait and that nobody can serve.
+    pub unservable: bool,
 }
 
 /// Which entries of a session's tape.

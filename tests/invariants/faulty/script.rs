@@ -91,6 +91,7 @@ impl Script {
         self.question_that_nobody_answers(asked).await;
         self.owners(asked).await;
         self.house(session).await;
+        self.fleet().await;
         get(async || self.t.control.close_session(NAMESPACE, asked).await).await;
         let gone = self.create().await;
         self.prompt(gone, OnActive::Reject).await;
@@ -383,6 +384,16 @@ impl Script {
         panic!("no pass of the retention without a failure");
     }
 
+    /// The executor is drained, is not, goes, and is forgotten.
+    async fn fleet(&self) {
+        let control = &self.t.control;
+        for draining in [true, false] {
+            get(async || control.drain_executor("e", draining).await).await;
+        }
+        self.pass(control.timing().executor_offline_ms).await;
+        done(async || control.forget_executor("e").await, is_gone).await;
+    }
+
     fn tape_of(session_id: SessionId) -> TapeFilter {
         TapeFilter {
             session_id,
@@ -418,6 +429,7 @@ impl Script {
             let filter = RunFilter {
                 session_id: Some(*session_id),
                 include_superseded: true,
+                unservable: false,
             };
             for mut run in control.runs(NAMESPACE, filter, page()).await.unwrap().items {
                 (run.key, run.session_key) = (RunKey(0), SessionKey(0));

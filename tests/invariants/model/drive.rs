@@ -283,6 +283,7 @@ impl Drive {
         let filter = RunFilter {
             session_id: Some(self.model.sessions[at].id),
             include_superseded: true,
+            unservable: false,
         };
         let page = PageRequest {
             before: None,

@@ -20,6 +20,7 @@ use tapedeck_control_plane::commands::delete_session::DeleteSession;
 use tapedeck_control_plane::commands::drain_executor::DrainExecutor;
 use tapedeck_control_plane::commands::expire_claim::ExpireClaim;
 use tapedeck_control_plane::commands::expire_interaction::ExpireInteraction;
+use tapedeck_control_plane::commands::flag_unservable::FlagUnservable;
 use tapedeck_control_plane::commands::fold_run::FoldRun;
 use tapedeck_control_plane::commands::forget_executor::ForgetExecutor;
 use tapedeck_control_plane::commands::fork_session::{ForkPoint, ForkSession};
@@ -545,6 +546,17 @@ async fn of_any_session(t: &TestControl, name: &str) -> Option<Case> {
 
 /// An executor that has been heard of and is gone.
 async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
+    if name == "FlagUnservable" {
+        let mut settings = SessionSettings::default();
+        "nowhere".clone_into(&mut settings.run_target.executor.pool);
+        let session = t.session_with(settings).await;
+        t.prompt(session).await;
+        t.pass(t.control.timing().sweep_ms).await;
+        return Some(Case::new(session, |_| FlagUnservable {
+            after: RunKey(0),
+            limit: 100,
+        }));
+    }
     if !matches!(name, "DrainExecutor" | "ForgetExecutor") {
         return None;
     }

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::commands::rendering::{Question, Rendering};
 use crate::commands::signals::{Asked, Signals};
+use crate::commands::waiting::Waiting;
 use crate::exit::Exit;
 use crate::output::{Printer, Tone};
 
@@ -103,14 +104,19 @@ pub(crate) async fn follow(
     let mut scene = Scene::new(client, printer, followed);
     let mut cancel: Option<BoxFuture<'_, anyhow::Result<()>>> = None;
     let mut interrupts = 0;
+    let mut waiting = Waiting::new(followed.run_id);
     loop {
         tokio::select! {
             frame = frames.next() => match frame.transpose()? {
-                Some(Frame::Event(event)) => scene.event(&event).await?,
+                Some(Frame::Event(event)) => {
+                    waiting.seen(&event.kind);
+                    scene.event(&event).await?;
+                }
                 Some(Frame::Live(_)) => scene.live().await?,
                 Some(Frame::Open(_)) => {}
                 Some(Frame::End(_)) | None => break,
             },
+            () = waiting.tick() => waiting.look(client, printer).await?,
             answer = scene.answer() => scene.answered(&answer).await?,
             outcome = maybe(&mut cancel) => {
                 cancel = None;

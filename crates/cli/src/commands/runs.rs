@@ -13,13 +13,16 @@ use crate::output::{Printer, or_nothing, short, time};
 /// Single runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List a session's runs, newest first
+    /// List the runs of a session, or of all, newest first
     List {
         /// The session
-        session: SessionId,
+        session: Option<SessionId>,
         /// Also those that a restore has put aside
         #[arg(long)]
         all: bool,
+        /// Only those that wait and that no executor can serve
+        #[arg(long, conflicts_with = "all")]
+        unservable: bool,
         #[command(flatten)]
         page: PageArgs,
     },
@@ -50,14 +53,32 @@ async fn answer(
 ) -> anyhow::Result<Exit> {
     let client = &connection.client;
     match command {
-        Command::List { session, all, page } => {
-            let list = client.runs(session, &query(page, all)).await?;
+        Command::List {
+            session,
+            all,
+            unservable,
+            page,
+        } => {
+            let query = query(page, all, unservable);
+            let list = match session {
+                Some(session) => client.runs(session, &query).await?,
+                None => client.all_runs(&query).await?,
+            };
             if printer.is_json() {
                 printer.object(&list)?;
+            } else if unservable {
+                let rows: Vec<_> = list.runs.iter().map(waiting_row).collect();
+                let head = ["RUN", "SESSION", "WAITS BECAUSE", "PROMPT", "REQUESTED"];
+                printer.table(&head, &rows, "every run that waits can be served")?;
+                more(printer, list.next_cursor.as_deref())?;
             } else {
                 let rows: Vec<_> = list.runs.iter().map(row).collect();
                 let head = ["RUN", "STATUS", "ATTEMPT", "PROMPT", "REQUESTED", "SETTLED"];
-                printer.table(&head, &rows, "the session has no runs")?;
+                let nothing = match session {
+                    Some(_) => "the session has no runs",
+                    None => "there are no runs",
+                };
+                printer.table(&head, &rows, nothing)?;
                 more(printer, list.next_cursor.as_deref())?;
             }
         }
@@ -83,12 +104,13 @@ async fn answer(
     Ok(Exit::Success)
 }
 
-fn query(page: PageArgs, all: bool) -> RunsQuery {
+fn query(page: PageArgs, all: bool, unservable: bool) -> RunsQuery {
     let paging = page.paging();
     RunsQuery {
         limit: paging.limit.map(|limit| limit.to_string()),
         cursor: paging.cursor,
         include_superseded: all,
+        unservable,
     }
 }
 
@@ -100,6 +122,17 @@ fn row(run: &RunResponse) -> Vec<String> {
         short(&run.prompt, 50),
         time(Some(run.requested_at)),
         time(run.settled_at),
+    ]
+}
+
+/// A run that nobody can serve.
+fn waiting_row(run: &RunResponse) -> Vec<String> {
+    vec![
+        run.run_id.to_string(),
+        run.session_id.to_string(),
+        or_nothing(run.unservable.as_ref()),
+        short(&run.prompt, 40),
+        time(Some(run.requested_at)),
     ]
 }
 

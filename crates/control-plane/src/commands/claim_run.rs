@@ -8,7 +8,7 @@ use tapedeck_domain::executor::{Contact, may_claim};
 use tapedeck_domain::limits::RESUME_SNAPSHOT_BYTES;
 use tapedeck_domain::resume::follow_up;
 use tapedeck_domain::run::{LiveRun, Run};
-use tapedeck_domain::session::Session;
+use tapedeck_domain::session::{ExecutorTarget, Session};
 use tapedeck_domain::snapshot::answered;
 use tapedeck_domain::{Rejection, RunId, SessionId, Timestamp};
 use tapedeck_store::rows::{ClaimFilter, LockedRun, LockedSession};
@@ -140,15 +140,24 @@ impl ClaimRun {
             return Err(Rejection::NoRunAvailable.into());
         };
         let claimed = claim::take(live, &self.request, context.now, context.timing)?;
-        let run = claimed.run;
-        if !context.tx.dequeue(run.key).await? {
+        let mut run = claimed.run;
+        let Some(turn) = context.tx.dequeue(run.key).await? else {
             return Err(Rejection::NoRunAvailable.into());
-        }
+        };
         let mut session = context
             .tx
             .lock_session_by_key(locked.head.session_key)
             .await?;
         session.head = locked.head;
+        let target = &session.session.settings.run_target;
+        run.turn = Some(turn);
+        run.deadline = claim::deadline(&target.constraints, context.now, context.timing);
+        let ExecutorTarget {
+            executor_kind,
+            pool,
+            ..
+        } = &target.executor;
+        context.tx.serve_turn(executor_kind, pool, turn).await?;
         context.tx.save_live_run(&run).await?;
         if let Some(claim) = run.state.claim() {
             context

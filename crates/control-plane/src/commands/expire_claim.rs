@@ -1,5 +1,5 @@
-//! The sweep's re-check of one candidate: what becomes of a claim whose lease has ended, decided
-//! again under the head's lock (fault 13).
+//! The sweep's re-check of one candidate: what becomes of a claim whose lease has ended, or of a run
+//! that goes on for longer than its session allows, decided again under the head's lock (fault 13).
 
 use async_trait::async_trait;
 use tapedeck_domain::RunId;
@@ -8,9 +8,13 @@ use tapedeck_domain::run::RunStatus;
 use tapedeck_store::rows::RunProgress;
 use tapedeck_store::{Failure, Lane};
 
+use crate::commands::cancel_run::cancel_locked;
 use crate::context::Context;
 use crate::execute::Command;
 use crate::settling;
+
+/// Who cancels a run that goes on for too long.
+const BOUND: &str = "system:max_run_seconds";
 
 /// Recovers one run, if its lease has really ended.
 #[derive(Debug)]
@@ -38,6 +42,16 @@ impl Command for ExpireClaim {
         let key = live.key;
         match expire(live.clone(), seen, context.now, context.timing) {
             Expiry::Nothing => Ok(false),
+            Expiry::Cancel => {
+                let mut locked = context
+                    .tx
+                    .lock_session_by_key(locked_run.head.session_key)
+                    .await?;
+                locked.head = locked_run.head;
+                cancel_locked(context, &mut locked, live, BOUND, false).await?;
+                context.save(&locked).await?;
+                Ok(true)
+            }
             Expiry::Settle { event, end } => {
                 let mut locked = context
                     .tx
@@ -67,8 +81,7 @@ impl Command for ExpireClaim {
                 drafts.push(event);
                 context.append(&mut locked.head, drafts).await?;
                 context.tx.save_live_run(&run).await?;
-                let target = locked.session.settings.run_target.executor.clone();
-                context.enqueue(&run, &target).await?;
+                context.enqueue(&locked, &run).await?;
                 context.show(&mut locked, &run, false).await?;
                 if unservable.is_some() {
                     let progress = RunProgress {

@@ -23,7 +23,8 @@ pub struct ListExpired {
 /// Candidates.
 #[derive(Debug, Default)]
 pub struct Expired {
-    /// Runs whose lease has ended, and those whose session's owner is another one and gone.
+    /// Runs whose lease has ended, those whose session's owner is another one and gone, and those that
+    /// go on for too long.
     pub runs: Vec<(RunKey, RunId)>,
     /// Open questions whose time is over.
     pub interactions: Vec<InteractionId>,
@@ -40,7 +41,8 @@ impl Command for ListExpired {
         let mut runs = context.tx.expired_claims(at, after, self.limit).await?;
         let orphans = context.tx.orphaned_runs(me, at, after, self.limit).await?;
         runs.extend(orphans);
-        // One page of both: whatever is left out comes after its last key.
+        runs.extend(context.tx.overrun_runs(at, after, self.limit).await?);
+        // One page of all: whatever is left out comes after its last key.
         runs.sort_unstable_by_key(|(key, _)| *key);
         runs.dedup();
         runs.truncate(self.limit as usize);

@@ -69,6 +69,7 @@ commands! {
     drain_executor::DrainExecutor,
     expire_claim::ExpireClaim,
     expire_interaction::ExpireInteraction,
+    flag_unservable::FlagUnservable,
     fold_run::FoldRun,
     forget_executor::ForgetExecutor,
     fork_session::ForkSession,

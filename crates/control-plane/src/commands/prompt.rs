@@ -115,8 +115,7 @@ impl Command for AdmitPrompt {
             .await?;
         if live.status() == RunStatus::Requested {
             locked.head.active_run = Some(live.key);
-            let target = locked.session.settings.run_target.executor.clone();
-            context.enqueue(&live, &target).await?;
+            context.enqueue(&locked, &live).await?;
         }
         crate::settling::refresh(context, &mut locked).await?;
         context.save(&locked).await?;

@@ -51,8 +51,7 @@ impl Command for ReleaseRun {
         );
         context.append(&mut locked.head, drafts).await?;
         context.tx.save_live_run(&run).await?;
-        let target = locked.session.settings.run_target.executor.clone();
-        context.enqueue(&run, &target).await?;
+        context.enqueue(&locked, &run).await?;
         context.show(&mut locked, &run, false).await?;
         context.save(&locked).await?;
         Ok(context.tx.run(run.key).await?)

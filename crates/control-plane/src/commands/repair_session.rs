@@ -60,12 +60,12 @@ impl Command for RepairSession {
             pending_interactions: pending,
         };
         let changed = repair(&mut locked.session, &mut locked.head, &live, &derived);
-        for run in live {
-            let queued = context.tx.dequeue(run.key).await?;
+        for mut run in live {
+            let turn = context.tx.dequeue(run.key).await?;
             if let RunState::Requested { .. } = run.state {
-                let target = locked.session.settings.run_target.executor.clone();
-                context.enqueue(&run, &target).await?;
-            } else if queued {
+                run.turn = turn.or(run.turn);
+                context.enqueue(&locked, &run).await?;
+            } else if turn.is_some() {
                 tracing::warn!(run_id = %run.run_id, "repair.dequeued");
             }
         }

@@ -78,8 +78,7 @@ impl Command for ResumeSession {
         let anchor = (self.resume.anchor_id, resumed.anchor);
         projection::write_anchor(context, &locked.head, anchor, live.run_id).await?;
         locked.head.active_run = Some(live.key);
-        let target = locked.session.settings.run_target.executor.clone();
-        context.enqueue(&live, &target).await?;
+        context.enqueue(&locked, &live).await?;
         settling::refresh(context, &mut locked).await?;
         context.save(&locked).await?;
         Ok(Admitted {

@@ -13,7 +13,9 @@ fn unacknowledged(before: u32) -> LiveRun {
 fn settled(expiry: Expiry) -> (Option<Draft>, RunEnd) {
     match expiry {
         Expiry::Settle { event, end } => (event, end),
-        Expiry::Nothing | Expiry::Requeue { .. } => panic!("not settled: {expiry:?}"),
+        Expiry::Nothing | Expiry::Cancel | Expiry::Requeue { .. } => {
+            panic!("not settled: {expiry:?}")
+        }
     }
 }
 
@@ -28,7 +30,9 @@ fn requeued(expiry: Expiry) -> (LiveRun, Value, Option<&'static str>) {
             assert_eq!((event.run, event.attempt), (Some((run.key, RUN)), Some(1)));
             (run, event.payload.value(), unservable)
         }
-        Expiry::Nothing | Expiry::Settle { .. } => panic!("not requeued: {expiry:?}"),
+        Expiry::Nothing | Expiry::Cancel | Expiry::Settle { .. } => {
+            panic!("not requeued: {expiry:?}")
+        }
     }
 }
 
@@ -225,4 +229,24 @@ fn a_renewed_claim_is_left_alone_however_long_it_lives() {
         assert_eq!(expire(run.clone(), true, now, &TIMING), Expiry::Nothing);
         run = crate::claim::renew(run, None, now).run;
     }
+}
+
+#[test]
+fn a_live_run_beyond_its_bound_is_asked_to_stop() {
+    for status in [RunStatus::Claimed, RunStatus::Running] {
+        let mut run = live(status);
+        run.deadline = Some(at(5_000));
+        let decide = |run: &LiveRun, ms| expire(run.clone(), true, after(ms), &TIMING);
+        assert_eq!(decide(&run, 4_999), Expiry::Nothing);
+        assert_eq!(decide(&run, 5_000), Expiry::Cancel);
+        run.deadline = None;
+        assert_eq!(decide(&run, 5_000), Expiry::Nothing);
+    }
+    // A cancel that is under way has a deadline of its own.
+    let mut cancelling = live(RunStatus::Cancelling);
+    cancelling.deadline = Some(at(5_000));
+    assert_eq!(
+        expire(cancelling, true, after(6_000), &TIMING),
+        Expiry::Nothing
+    );
 }

@@ -65,6 +65,7 @@ fn cancelled(run: &LiveRun) -> String {
 fn expired(run: &LiveRun, after_ms: i64) -> String {
     match expire(run.clone(), true, after(after_ms), &TIMING) {
         Expiry::Nothing => "unchanged".to_owned(),
+        Expiry::Cancel => "asked to stop".to_owned(),
         Expiry::Requeue { run, .. } => run.status().to_string(),
         Expiry::Settle { end, .. } => ended(run, end, after(after_ms)),
     }

@@ -34,6 +34,7 @@ pub(super) async fn of_session(
     let filter = RunFilter {
         session_id,
         include_superseded: query.include_superseded,
+        unservable: query.unservable,
     };
     let page = call.control().runs(call.namespace(), filter, page).await?;
     Ok(Json(RunList {

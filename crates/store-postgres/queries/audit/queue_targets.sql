@@ -10,4 +10,9 @@ WHERE q.pool IS DISTINCT FROM s.run_target::json #>> '{executor,pool}'
    OR q.pinned_executor IS DISTINCT FROM s.run_target::json #>> '{executor,executor_id}'
    OR q.labels IS DISTINCT FROM (s.run_target::json #> '{executor,labels}')::text
    OR q.label_key <> sha256(convert_to(q.labels, 'UTF8'))
+   OR q.audience <> coalesce(
+        q.pinned_executor, CASE WHEN q.opens_at IS NULL THEN '' ELSE q.audience END
+   )
+   OR (q.opens_at IS NOT NULL AND (q.audience = '' OR q.pinned_executor IS NOT NULL))
+   OR q.flow <> s.namespace || '/' || coalesce(q.pinned_executor, '')
 LIMIT $1

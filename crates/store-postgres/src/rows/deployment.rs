@@ -103,7 +103,7 @@ impl DeploymentRows for PostgresTx<'_> {
     }
 
     /// Every lease moment is kept in step: what was live at `alive_at` is moved by the gap, and so is
-    /// when executors were last seen and when live claims were made. A back-off ends with the gap: a
+    /// when executors were last seen and when live claims were made. A back-off, or a wait for an executor, ends with the gap: a
     /// run that came while a sweep was late must not be put off. Executors are locked first, then
     /// every head with a lease that may live, each in the order of their keys (rules R2); the rest
     /// belongs to these heads.
@@ -133,7 +133,8 @@ impl DeploymentRows for PostgresTx<'_> {
         let claims = sqlx::query!(
             "UPDATE run_heads SET
                 lease_expires_at = lease_expires_at + $2,
-                cancel_deadline = cancel_deadline + $2
+                cancel_deadline = cancel_deadline + $2,
+                run_deadline = run_deadline + $2
              WHERE lease_expires_at > $1",
             alive_at,
             gap,
@@ -150,6 +151,13 @@ impl DeploymentRows for PostgresTx<'_> {
         .map_err(from_sqlx)?;
         sqlx::query!(
             "UPDATE run_queue SET ready_at = $1 WHERE ready_at > $1",
+            alive_at + gap,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE run_queue SET opens_at = $1 WHERE opens_at > $1",
             alive_at + gap,
         )
         .execute(&mut *conn)

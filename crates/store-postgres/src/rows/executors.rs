@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
-use tapedeck_domain::id::{RunId, SessionId};
+use tapedeck_domain::id::{RunId, SessionId, SessionKey};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::StoreError;
 use tapedeck_store::rows::{ExecutorRows, Rows};
@@ -233,9 +233,38 @@ impl ExecutorRows for PostgresTx<'_> {
         .fetch_optional(self.conn())
         .await
         .map_err(from_sqlx)?;
+        self.executor(executor_id).await
+    }
+
+    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
         let mut found = page(self.conn(), executor_id, true, 1).await?;
         found.retain(|executor| executor.contact.executor_id == executor_id);
         Ok(found.pop())
+    }
+
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>> {
+        sqlx::query_scalar!(
+            r#"SELECT executor_id AS "executor_id!" FROM (
+                SELECT executor_id, settled_seq FROM runs
+                WHERE session_key = $1 AND settled_seq IS NOT NULL AND superseded_at IS NULL
+                  AND NOT ended_queued
+                ORDER BY settled_seq DESC LIMIT 16
+             ) AS newest
+             WHERE executor_id IS NOT NULL
+             ORDER BY settled_seq DESC LIMIT 1"#,
+            session.0,
+        )
+        .fetch_optional(self.conn())
+        .await
+        .map_err(from_sqlx)
+    }
+
+    async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>> {
+        let rows = sqlx::query_file_as!(ExecutorRow, "queries/executors_seen.sql", since.0)
+            .fetch_all(self.conn())
+            .await
+            .map_err(from_sqlx)?;
+        rows.into_iter().map(Executor::try_from).collect()
     }
 
     async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool> {

@@ -83,6 +83,8 @@ impl RunRows for PostgresTx<'_> {
             row.lease_expires_at,
             row.lease_ms,
             row.cancel_deadline,
+            row.turn,
+            row.run_deadline,
         )
         .execute(self.conn())
         .await
@@ -114,6 +116,8 @@ impl RunRows for PostgresTx<'_> {
             row.lease_expires_at,
             row.lease_ms,
             row.cancel_deadline,
+            row.turn,
+            row.run_deadline,
             row.run_key,
         )
         .execute(self.conn())
@@ -422,6 +426,30 @@ impl RunRows for PostgresTx<'_> {
              SELECT run_key AS "run_key!", run_id AS "run_id!" FROM expired
              ORDER BY run_key
              LIMIT $3"#,
+            at.0,
+            after.0,
+            i64::from(limit),
+        )
+        .fetch_all(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (RunKey(row.run_key), RunId::new(row.run_id)))
+            .collect())
+    }
+
+    async fn overrun_runs(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query!(
+            "SELECT run_key, run_id FROM run_heads
+             WHERE run_deadline <= $1 AND run_key > $2
+             ORDER BY run_key
+             LIMIT $3",
             at.0,
             after.0,
             i64::from(limit),

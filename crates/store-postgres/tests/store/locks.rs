@@ -305,6 +305,9 @@ async fn waiting(fixture: &Fixture, number: u128) -> LiveRun {
         run_key: live.key,
         session_key: session.key,
         target: ExecutorTarget::default(),
+        preference: None,
+        flow: "default/".to_owned(),
+        turn: live.key.0,
         ready_at,
     };
     run(&fixture.store, move |tx| {
@@ -334,7 +337,7 @@ async fn take(tx: &mut dyn Tx, claimer: &str) -> Result<(Option<RunKey>, bool), 
         let Some(locked) = tx.lock_run_if_free(candidate.run_id).await? else {
             continue;
         };
-        if !tx.dequeue(locked.key).await? {
+        if tx.dequeue(locked.key).await?.is_none() {
             continue;
         }
         let mut live = locked.live.unwrap();
@@ -485,6 +488,9 @@ async fn settle_and_request_again(tx: &mut dyn Tx, number: u128) -> Result<(), F
         run_key: live.key,
         session_key: locked.session.key,
         target: ExecutorTarget::default(),
+        preference: None,
+        flow: "default/".to_owned(),
+        turn: live.key.0,
         ready_at,
     };
     tx.enqueue(&entry).await?;

@@ -6,6 +6,7 @@ FROM run_heads l
 WHERE l.status NOT IN ('requested', 'queued', 'claimed', 'running', 'cancelling')
    OR (l.status = 'requested') <> (l.ready_at IS NOT NULL)
    OR (l.status = 'cancelling') <> (l.cancel_deadline IS NOT NULL)
+   OR (l.status NOT IN ('claimed', 'running') AND l.run_deadline IS NOT NULL)
    OR l.attempts_used + l.unacknowledged > l.attempt
    OR CASE
         WHEN l.status IN ('claimed', 'running', 'cancelling') THEN

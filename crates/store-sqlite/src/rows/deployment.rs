@@ -109,7 +109,7 @@ impl DeploymentRows for SqliteTx<'_> {
 
     /// Every lease moment is kept in step: what was live at `alive_at` is moved by the gap, and so is
     /// when executors were last seen and when live claims were made, which after a reboot were read
-    /// on another clock. A back-off ends with the gap: a run that came while a sweep was late must
+    /// on another clock. A back-off, or a wait for an executor, ends with the gap: a run that came while a sweep was late must
     /// not be put off.
     async fn shift_leases(&mut self, alive_at: LeaseInstant, gap_ms: i64) -> Rows<u64> {
         let (alive_at, gap) = (alive_at.0, gap_ms);
@@ -144,7 +144,8 @@ impl DeploymentRows for SqliteTx<'_> {
         let claims = sqlx::query!(
             "UPDATE run_heads SET
                 lease_expires_at = lease_expires_at + ?2,
-                cancel_deadline = cancel_deadline + ?2
+                cancel_deadline = cancel_deadline + ?2,
+                run_deadline = run_deadline + ?2
              WHERE lease_expires_at > ?1",
             alive_at,
             gap,
@@ -161,6 +162,13 @@ impl DeploymentRows for SqliteTx<'_> {
         .map_err(from_sqlx)?;
         sqlx::query!(
             "UPDATE run_queue SET ready_at = ?1 WHERE ready_at > ?1",
+            now,
+        )
+        .execute(&mut *conn)
+        .await
+        .map_err(from_sqlx)?;
+        sqlx::query!(
+            "UPDATE run_queue SET opens_at = ?1 WHERE opens_at > ?1",
             now,
         )
         .execute(&mut *conn)

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::json;
 use sqlx::SqliteConnection;
 use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
-use tapedeck_domain::id::{RunId, SessionId};
+use tapedeck_domain::id::{RunId, SessionId, SessionKey};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::rows::{ExecutorRows, Rows};
 
@@ -217,6 +217,35 @@ impl ExecutorRows for SqliteTx<'_> {
         found.retain(|executor| executor.contact.executor_id == executor_id);
         add_live_claims(self.read(), &mut found).await?;
         Ok(found.pop())
+    }
+
+    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
+        self.known_executor(executor_id).await
+    }
+
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>> {
+        sqlx::query_scalar!(
+            r#"SELECT executor_id AS "executor_id!" FROM (
+                SELECT executor_id, settled_seq FROM runs
+                WHERE session_key = ? AND settled_seq IS NOT NULL AND superseded_at IS NULL
+                  AND ended_queued = 0
+                ORDER BY settled_seq DESC LIMIT 16
+             ) AS newest
+             WHERE executor_id IS NOT NULL
+             ORDER BY settled_seq DESC LIMIT 1"#,
+            session.0,
+        )
+        .fetch_optional(self.read())
+        .await
+        .map_err(from_sqlx)
+    }
+
+    async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>> {
+        let rows = sqlx::query_file_as!(ExecutorRow, "queries/executors_seen.sql", since.0)
+            .fetch_all(self.read())
+            .await
+            .map_err(from_sqlx)?;
+        rows.into_iter().map(Executor::try_from).collect()
     }
 
     async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool> {

@@ -16,6 +16,20 @@ use crate::live::LiveRow;
 use crate::record;
 use crate::tx::SqliteTx;
 
+/// A run that the sweep may look at.
+struct FoundRun {
+    run_key: i64,
+    run_id: Vec<u8>,
+}
+
+impl FoundRun {
+    fn ids(self) -> Rows<(RunKey, RunId)> {
+        let at = At::new("run_heads", &self.run_key);
+        let run_id = at.id("run_id", &self.run_id, RunId::new)?;
+        Ok((RunKey(self.run_key), run_id))
+    }
+}
+
 #[async_trait]
 impl RunRows for SqliteTx<'_> {
     async fn insert_run(&mut self, session: SessionKey, run: &NewRun) -> Rows<RunKey> {
@@ -86,6 +100,8 @@ impl RunRows for SqliteTx<'_> {
             row.lease_expires_at,
             row.lease_ms,
             row.cancel_deadline,
+            row.turn,
+            row.run_deadline,
         )
         .execute(self.write().await?)
         .await
@@ -117,6 +133,8 @@ impl RunRows for SqliteTx<'_> {
             row.lease_expires_at,
             row.lease_ms,
             row.cancel_deadline,
+            row.turn,
+            row.run_deadline,
             row.run_key,
         )
         .execute(self.write().await?)
@@ -425,7 +443,8 @@ impl RunRows for SqliteTx<'_> {
         after: RunKey,
         limit: u32,
     ) -> Rows<Vec<(RunKey, RunId)>> {
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            FoundRun,
             "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_lease
              WHERE lease_expires_at <= ? AND run_key > ?
              ORDER BY run_key
@@ -437,15 +456,29 @@ impl RunRows for SqliteTx<'_> {
         .fetch_all(self.read())
         .await
         .map_err(from_sqlx)?;
-        rows.into_iter()
-            .map(|row| {
-                let at = At::new("run_heads", &row.run_key);
-                Ok((
-                    RunKey(row.run_key),
-                    at.id("run_id", &row.run_id, RunId::new)?,
-                ))
-            })
-            .collect()
+        rows.into_iter().map(FoundRun::ids).collect()
+    }
+
+    async fn overrun_runs(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query_as!(
+            FoundRun,
+            "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_deadline
+             WHERE run_deadline <= ? AND run_key > ?
+             ORDER BY run_key
+             LIMIT ?",
+            at.0,
+            after.0,
+            limit,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter().map(FoundRun::ids).collect()
     }
 
     async fn orphaned_runs(
@@ -456,7 +489,8 @@ impl RunRows for SqliteTx<'_> {
         limit: u32,
     ) -> Rows<Vec<(RunKey, RunId)>> {
         let living = self.living_owners();
-        let rows = sqlx::query_file!(
+        let rows = sqlx::query_file_as!(
+            FoundRun,
             "queries/orphaned_runs.sql",
             owner_id,
             at.0,
@@ -467,14 +501,6 @@ impl RunRows for SqliteTx<'_> {
         .fetch_all(self.read())
         .await
         .map_err(from_sqlx)?;
-        rows.into_iter()
-            .map(|row| {
-                let at = At::new("run_heads", &row.run_key);
-                Ok((
-                    RunKey(row.run_key),
-                    at.id("run_id", &row.run_id, RunId::new)?,
-                ))
-            })
-            .collect()
+        rows.into_iter().map(FoundRun::ids).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The deployment's clock and the credit for time in which nobody could renew (rules R6, R7).
 
 use tapedeck_domain::owner::Owner;
+use tapedeck_domain::queue::Preference;
 use tapedeck_domain::run::RunState;
 use tapedeck_domain::session::ExecutorTarget;
 use tapedeck_domain::{InteractionId, LeaseInstant};
@@ -80,6 +81,12 @@ async fn a_gap_moves_what_was_live_and_nothing_else() {
                 run_key: waiting.key,
                 session_key: session.key,
                 target: ExecutorTarget::default(),
+                preference: Some(Preference {
+                    executor_id: "e".to_owned(),
+                    opens_at: LeaseInstant(LEASE + 5),
+                }),
+                flow: "default/".to_owned(),
+                turn: 1,
                 ready_at: LeaseInstant(LEASE + 3),
             };
             tx.enqueue(&entry).await?;

@@ -80,8 +80,19 @@ const HOT: &[(&str, &str, bool)] = &[
         false,
     ),
     (") AND run_id < ?", "runs_by_session", false),
-    ("AND q.label_key = k.value", "run_queue_by_pool", true),
-    ("WITH RECURSIVE keys", "run_queue_by_pool", false),
+    ("AND q.audience = a.value", "run_queue_by_turn", true),
+    ("AND q.audience = a.value", "run_queue_by_opening", true),
+    ("WITH RECURSIVE keys", "run_queue_by_turn", false),
+    (
+        "SELECT max(turn) FROM run_queue",
+        "run_queue_by_flow",
+        false,
+    ),
+    (
+        "AND unservable IS NOT NULL AND run_id <",
+        "runs_unservable",
+        false,
+    ),
     // These two sort what has run out, never what lives.
     (
         "FROM run_heads INDEXED BY run_heads_by_lease",

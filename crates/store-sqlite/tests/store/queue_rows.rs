@@ -41,6 +41,9 @@ async fn waiting(fixture: &Fixture, number: u128, target: ExecutorTarget) -> (Se
         run_key: live.key,
         session_key: session.key,
         target,
+        preference: None,
+        flow: "default/".to_owned(),
+        turn: live.key.0,
         ready_at: LeaseInstant(LEASE),
     };
     run(&fixture.store, move |tx| {
@@ -169,7 +172,7 @@ async fn pool_kind_pin_and_back_off_decide_too() {
     let left = run(&fixture.store, move |tx| {
         Box::pin(async move { Ok((tx.dequeue(key).await?, tx.dequeue(key).await?)) })
     });
-    assert_eq!(left.await.unwrap(), (true, false));
+    assert_eq!(left.await.unwrap(), (Some(key.0), None));
     assert!(candidates(&fixture, filter(&[]), LEASE, 9).await.is_empty());
 }
 

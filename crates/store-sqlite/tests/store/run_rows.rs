@@ -320,6 +320,7 @@ async fn a_restore_puts_later_settled_runs_aside_and_nothing_else() {
         let filter = RunFilter {
             session_id: session,
             include_superseded,
+            unservable: false,
         };
         let found = reader.runs("default", filter, page).await.unwrap();
         let ids: Vec<_> = found.items.iter().map(|run| run.run_id).collect();

@@ -224,6 +224,8 @@ pub(crate) fn live_run(session: &Session, number: u128, state: RunState) -> Live
         event_count: 0,
         has_output: false,
         pending_interactions: 0,
+        turn: None,
+        deadline: None,
     }
 }
 

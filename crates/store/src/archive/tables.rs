@@ -33,6 +33,7 @@ pub const TABLES: &[Table] = &[
     table("run_heads", "run_key", RUN_HEADS),
     table("claims", "claim_key", CLAIMS),
     table("run_queue", "run_key", RUN_QUEUE),
+    table("queue_turns", "queue_key", QUEUE_TURNS),
     table("events", "event_key", EVENTS),
     table("tape_states", "session_key", TAPE_STATES),
     table("tape_entries", "entry_key", TAPE_ENTRIES),
@@ -155,6 +156,8 @@ const RUN_HEADS: &[Column] = &[
     may("lease_expires_at", Lease),
     may("lease_ms", Integer),
     may("cancel_deadline", Lease),
+    may("turn", Integer),
+    may("run_deadline", Lease),
 ];
 
 const CLAIMS: &[Column] = &[
@@ -175,7 +178,18 @@ const RUN_QUEUE: &[Column] = &[
     must("executor_kind", Text),
     must("labels", Json),
     may("pinned_executor", Text),
+    must("audience", Text),
+    may("opens_at", Lease),
+    must("flow", Text),
+    must("turn", Integer),
     must("ready_at", Lease),
+];
+
+const QUEUE_TURNS: &[Column] = &[
+    must("queue_key", Integer),
+    must("pool", Text),
+    must("executor_kind", Text),
+    must("turn", Integer),
 ];
 
 const EVENTS: &[Column] = &[

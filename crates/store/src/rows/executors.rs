@@ -1,8 +1,8 @@
 //! Executors, as they were last heard of.
 
 use async_trait::async_trait;
-use tapedeck_domain::Now;
 use tapedeck_domain::executor::{Contact, Executor, Report, Standing};
+use tapedeck_domain::{LeaseInstant, Now, SessionKey};
 
 use super::Rows;
 
@@ -20,6 +20,13 @@ pub trait ExecutorRows {
     async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing>;
     /// Locks the executor, and reads what is known of it.
     async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>>;
+    /// What is known of an executor, read without locks.
+    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>>;
+    /// The executor that last had a run of a session which is settled and not superseded; the newest
+    /// few are looked at.
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>>;
+    /// Every executor that was heard of after `since`, without what it holds.
+    async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>>;
     /// Says whether it is to take new work; waits for the claims that it is making. `false` where
     /// nobody knows it.
     async fn set_draining(&mut self, executor_id: &str, draining: bool) -> Rows<bool>;

@@ -23,7 +23,7 @@ pub use folds::{FoldCandidate, FoldRows, RunSpan};
 pub use heads::HeadRows;
 pub use idempotency::IdempotencyRows;
 pub use interactions::InteractionRows;
-pub use queue::{Candidate, ClaimFilter, ClaimOfRequest, QueueEntry, QueueRows};
+pub use queue::{Candidate, ClaimFilter, ClaimOfRequest, QueueEntry, QueueRows, WaitingRun};
 pub use runs::{LockedRun, RunProgress, RunRows, SettledRun};
 pub use sessions::{LockedSession, SessionRows};
 pub use snapshots::SnapshotRows;
