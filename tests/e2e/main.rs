@@ -72,6 +72,8 @@ mod durable;
 #[cfg(test)]
 mod feed;
 #[cfg(test)]
+mod fleet;
+#[cfg(test)]
 mod frozen;
 #[cfg(test)]
 mod instances;

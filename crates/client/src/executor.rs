@@ -6,9 +6,8 @@ use tapedeck_domain::{RunId, limits};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
-    HeartbeatRequest, HeartbeatResponse, QuestionRequest,
-    QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse,
-    UploadResponse,
+    HeartbeatRequest, HeartbeatResponse, QuestionRequest, QuestionResponse, ReleaseRequest,
+    SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 

@@ -1,4 +1,5 @@
--- A session has at most one run in the queue.
+-- A session has at most one run in the queue. Whoever asks for this very session is not made to wait for
+-- the executor that it prefers.
 SELECT
     l.run_key,
     l.run_id
@@ -10,7 +11,7 @@ WHERE s.session_id = ?8
   AND q.pool = ?1
   AND q.executor_kind = ?2
   AND q.label_key IN (SELECT value FROM json_each(?3))
-  AND (q.audience IN ('', ?4) OR q.opens_at <= ?5)
+  AND (q.audience IN ('', ?4) OR q.opens_at IS NOT NULL)
   AND q.ready_at <= ?5
   AND (
     h.owner_id IS NULL
