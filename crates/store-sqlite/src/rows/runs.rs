@@ -24,8 +24,7 @@ struct FoundRun {
 
 impl FoundRun {
     fn ids(self) -> Rows<(RunKey, RunId)> {
-        let at = At::new("run_heads", &self.run_key);
-        let run_id = at.id("run_id", &self.run_id, RunId::new)?;
+        let run_id = At::new("run_heads", &self.run_key).id("run_id", &self.run_id, RunId::new)?;
         Ok((RunKey(self.run_key), run_id))
     }
 }
