@@ -43,7 +43,7 @@ fn claim_of(t: &TestControl, executor_id: &str, max_runs: u32) -> ClaimRun {
 fn held(t: &Arc<TestControl>, claim: ClaimRun) -> JoinHandle<Outcome<ClaimedRun>> {
     let control = t.control.clone();
     let lifecycle = t.control.lifecycle().clone();
-    lifecycle.spawn(async move { control.claim(claim, Duration::from_secs(60)).await })
+    lifecycle.spawn(async move { control.claim(claim, Duration::from_mins(1)).await })
 }
 
 async fn a_draining_executor_cannot_claim(t: TestControl) {

@@ -361,7 +361,7 @@ async fn a_run_that_nobody_can_serve_is_flagged_until_somebody_can(t: TestContro
     let found = t.run(run.run_id).await;
     assert_eq!(found.unservable.as_deref(), Some("labels"));
     // One with it, which has no place now.
-    contact.executor_id = "e2".to_owned();
+    "e2".clone_into(&mut contact.executor_id);
     contact.labels.insert("gpu".to_owned(), "yes".to_owned());
     contact.max_runs = Some(0);
     let mut full = claim_request("e2", "full");

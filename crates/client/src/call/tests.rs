@@ -3,13 +3,15 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 use tapedeck_domain::RunId;
 use tapedeck_protocol::ErrorCode;
-use tapedeck_protocol::executor::{ClaimRunRequest, CompleteRequest, ReleaseRequest};
+use tapedeck_protocol::executor::{
+    ClaimRunRequest, CompleteRequest, ExecutorsQuery, ReleaseRequest,
+};
 use tapedeck_protocol::operations::HealthResponse;
 use tapedeck_protocol::run::PromptRequest;
 
 use super::*;
 use crate::script::{Answer, Tail, client, scripted};
-use crate::{Paging, Secret, Start};
+use crate::{Secret, Start};
 
 fn health() -> Answer {
     Answer::json(
@@ -245,11 +247,12 @@ async fn answers_of_others_are_shown_and_a_gateways_503_is_tried_again() {
 async fn paths_and_queries_are_encoded() {
     let (client, log) = client(|_| Answer::refused(ErrorCode::ExecutorNotFound));
     client.executor("a/b ?c").await.unwrap_err();
-    let paging = Paging {
-        limit: Some(2),
+    let query = ExecutorsQuery {
+        limit: Some("2".to_owned()),
         cursor: Some("a&b".to_owned()),
+        ..ExecutorsQuery::default()
     };
-    client.executors(&paging).await.unwrap_err();
+    client.executors(&query).await.unwrap_err();
     let log = log.lock().unwrap();
     assert_eq!(log[0].uri.path(), "/executors/a%2Fb%20%3Fc");
     assert_eq!(log[1].uri.query(), Some("limit=2&cursor=a%26b"));

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
-use tapedeck_domain::id::{RunId, SessionId, SessionKey};
+use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::StoreError;
 use tapedeck_store::rows::{ExecutorRows, Rows};
@@ -257,6 +257,30 @@ impl ExecutorRows for PostgresTx<'_> {
         .fetch_optional(self.conn())
         .await
         .map_err(from_sqlx)
+    }
+
+    async fn overrun_runs(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query!(
+            "SELECT run_key, run_id FROM run_heads
+             WHERE run_deadline <= $1 AND run_key > $2
+             ORDER BY run_key
+             LIMIT $3",
+            at.0,
+            after.0,
+            i64::from(limit),
+        )
+        .fetch_all(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        Ok(rows
+            .into_iter()
+            .map(|row| (RunKey(row.run_key), RunId::new(row.run_id)))
+            .collect())
     }
 
     async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>> {

@@ -439,30 +439,6 @@ impl RunRows for PostgresTx<'_> {
             .collect())
     }
 
-    async fn overrun_runs(
-        &mut self,
-        at: LeaseInstant,
-        after: RunKey,
-        limit: u32,
-    ) -> Rows<Vec<(RunKey, RunId)>> {
-        let rows = sqlx::query!(
-            "SELECT run_key, run_id FROM run_heads
-             WHERE run_deadline <= $1 AND run_key > $2
-             ORDER BY run_key
-             LIMIT $3",
-            at.0,
-            after.0,
-            i64::from(limit),
-        )
-        .fetch_all(self.conn())
-        .await
-        .map_err(from_sqlx)?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (RunKey(row.run_key), RunId::new(row.run_id)))
-            .collect())
-    }
-
     async fn orphaned_runs(
         &mut self,
         owner_id: &str,

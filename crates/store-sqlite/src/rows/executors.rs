@@ -6,12 +6,13 @@ use async_trait::async_trait;
 use serde_json::json;
 use sqlx::SqliteConnection;
 use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
-use tapedeck_domain::id::{RunId, SessionId, SessionKey};
+use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::rows::{ExecutorRows, Rows};
 
 use crate::encode::{At, text};
 use crate::error::{expect_rows, from_sqlx, internal};
+use crate::rows::runs::FoundRun;
 use crate::tx::SqliteTx;
 
 /// An executor with the newest run it ever claimed.
@@ -238,6 +239,28 @@ impl ExecutorRows for SqliteTx<'_> {
         .fetch_optional(self.read())
         .await
         .map_err(from_sqlx)
+    }
+
+    async fn overrun_runs(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>> {
+        let rows = sqlx::query_as!(
+            FoundRun,
+            "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_deadline
+             WHERE run_deadline <= ? AND run_key > ?
+             ORDER BY run_key
+             LIMIT ?",
+            at.0,
+            after.0,
+            limit,
+        )
+        .fetch_all(self.read())
+        .await
+        .map_err(from_sqlx)?;
+        rows.into_iter().map(FoundRun::ids).collect()
     }
 
     async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>> {

@@ -17,13 +17,13 @@ use crate::record;
 use crate::tx::SqliteTx;
 
 /// A run that the sweep may look at.
-struct FoundRun {
-    run_key: i64,
-    run_id: Vec<u8>,
+pub(crate) struct FoundRun {
+    pub(crate) run_key: i64,
+    pub(crate) run_id: Vec<u8>,
 }
 
 impl FoundRun {
-    fn ids(self) -> Rows<(RunKey, RunId)> {
+    pub(crate) fn ids(self) -> Rows<(RunKey, RunId)> {
         let run_id = At::new("run_heads", &self.run_key).id("run_id", &self.run_id, RunId::new)?;
         Ok((RunKey(self.run_key), run_id))
     }
@@ -446,28 +446,6 @@ impl RunRows for SqliteTx<'_> {
             FoundRun,
             "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_lease
              WHERE lease_expires_at <= ? AND run_key > ?
-             ORDER BY run_key
-             LIMIT ?",
-            at.0,
-            after.0,
-            limit,
-        )
-        .fetch_all(self.read())
-        .await
-        .map_err(from_sqlx)?;
-        rows.into_iter().map(FoundRun::ids).collect()
-    }
-
-    async fn overrun_runs(
-        &mut self,
-        at: LeaseInstant,
-        after: RunKey,
-        limit: u32,
-    ) -> Rows<Vec<(RunKey, RunId)>> {
-        let rows = sqlx::query_as!(
-            FoundRun,
-            "SELECT run_key, run_id FROM run_heads INDEXED BY run_heads_by_deadline
-             WHERE run_deadline <= ? AND run_key > ?
              ORDER BY run_key
              LIMIT ?",
             at.0,

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use tapedeck_domain::executor::{Contact, Executor, Report, Standing};
-use tapedeck_domain::{LeaseInstant, Now, SessionKey};
+use tapedeck_domain::{LeaseInstant, Now, RunId, RunKey, SessionKey};
 
 use super::Rows;
 
@@ -25,6 +25,14 @@ pub trait ExecutorRows {
     /// The executor that last had a run of a session which is settled and not superseded; the newest
     /// few are looked at.
     async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>>;
+    /// Runs that executors let go on beyond the deadline, which was `at` or before, by key after `after`:
+    /// candidates, read without locks.
+    async fn overrun_runs(
+        &mut self,
+        at: LeaseInstant,
+        after: RunKey,
+        limit: u32,
+    ) -> Rows<Vec<(RunKey, RunId)>>;
     /// Every executor that was heard of after `since`, without what it holds.
     async fn executors_seen(&mut self, since: LeaseInstant) -> Rows<Vec<Executor>>;
     /// Says whether it is to take new work; waits for the claims that it is making. `false` where

@@ -134,13 +134,6 @@ pub trait RunRows {
         after: RunKey,
         limit: u32,
     ) -> Rows<Vec<(RunKey, RunId)>>;
-    /// Runs whose own deadline was `at` or before, by key after `after`: candidates, read without locks.
-    async fn overrun_runs(
-        &mut self,
-        at: LeaseInstant,
-        after: RunKey,
-        limit: u32,
-    ) -> Rows<Vec<(RunKey, RunId)>>;
     /// Active runs of sessions whose owner is another one and gone at `at`, by key after `after`:
     /// candidates, read without locks. Where nobody has claimed such a run, nothing else would bring
     /// it to the sweep's notice.
