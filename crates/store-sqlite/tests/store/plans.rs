@@ -21,6 +21,7 @@ const WALKS: &[&str] = &[
     // Results of a part of the statement itself.
     "SCAN newest",
     "SCAN keys",
+    "SCAN f",
     "SCAN (subquery",
     "SCAN CONSTANT ROW",
 ];
@@ -82,7 +83,8 @@ const HOT: &[(&str, &str, bool)] = &[
     (") AND run_id < ?", "runs_by_session", false),
     ("AND q.audience = a.value", "run_queue_by_turn", true),
     ("AND q.audience = a.value", "run_queue_by_opening", true),
-    ("WITH RECURSIVE keys", "run_queue_by_turn", false),
+    // Any index of the queue would do: they all begin with the pool, the kind and the label key.
+    ("WITH RECURSIVE keys", "run_queue_by_flow", false),
     (
         "SELECT max(turn) FROM run_queue",
         "run_queue_by_flow",
