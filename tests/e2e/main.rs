@@ -107,3 +107,5 @@ mod shutdown;
 mod sqlite;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod warm;

@@ -429,6 +429,8 @@ pub(crate) struct ExecutorOptions {
     pub(crate) pool: String,
     pub(crate) lease_seconds: u32,
     pub(crate) max_runs: u32,
+    /// How long its agents stay after a run.
+    pub(crate) warm_seconds: u32,
     pub(crate) token_file: Option<PathBuf>,
 }
 
@@ -439,6 +441,7 @@ impl ExecutorOptions {
             pool: "default".to_owned(),
             lease_seconds: 10,
             max_runs: 1,
+            warm_seconds: 0,
             token_file: None,
         }
     }
@@ -452,6 +455,7 @@ pub(crate) fn executor(place: &Place, url: &str, options: &ExecutorOptions) -> P
         .args(["--executor-id", &options.id, "--pool", &options.pool])
         .args(["--lease-seconds", &options.lease_seconds.to_string()])
         .args(["--max-runs", &options.max_runs.to_string()])
+        .args(["--warm-seconds", &options.warm_seconds.to_string()])
         .arg("--state-dir")
         .arg(place.path("state"))
         .arg("--workspace-root")

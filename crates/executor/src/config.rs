@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::SessionId;
@@ -20,18 +21,27 @@ use crate::workspace::WorkspaceError;
 const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 10..=300;
 
 /// Makes the backend for a run.
+#[async_trait]
 pub trait Backends: Debug + Send + Sync {
     /// The backend for this claim, or why it can't be run here.
     fn backend(&self, claim: &ClaimResponse) -> Result<Arc<dyn Backend>, String>;
+
+    /// Ends what backends keep between runs.
+    async fn close(&self) {}
 }
 
 /// One backend for all runs.
 #[derive(Debug, Clone)]
 pub struct EveryRun(pub Arc<dyn Backend>);
 
+#[async_trait]
 impl Backends for EveryRun {
     fn backend(&self, _claim: &ClaimResponse) -> Result<Arc<dyn Backend>, String> {
         Ok(Arc::clone(&self.0))
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
     }
 }
 

@@ -105,7 +105,9 @@ impl Executor {
             () = shutdown.drain.cancelled() => Ok(()),
             refused = claim_runs(&shared, &mut runs) => Err(refused),
         };
-        let drained = drain(&shared, runs, &shutdown.now).await;
+        // What rests for a next run has none to come; what still runs will not stay.
+        let backends = Arc::clone(&shared.options.backends);
+        let (drained, ()) = tokio::join!(drain(&shared, runs, &shutdown.now), backends.close());
         claimed.map(|()| drained)
     }
 }

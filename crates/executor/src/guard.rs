@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
@@ -26,8 +27,9 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use control::Order;
 pub use control::{GuardSpec, GuardStatus, KillReason};
-pub(crate) use control::{boot_clock_ms, deadline_line};
+pub(crate) use control::{PARK_LINE, RESUME_LINE, boot_clock_ms, deadline_line};
 pub(crate) use lock::lock_path;
 use lock::{Acquired, WorkspaceLock};
 
@@ -85,21 +87,28 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
     };
     let wait = Duration::from_millis(spec.lock_wait_ms);
     let mut waiting = reports.pipe.try_clone().map(|pipe| Reports { pipe })?;
-    let locked = tokio::select! {
-        reason = watch.tripped() => {
-            reports.send(&GuardStatus::Killed { reason });
-            return Ok(EXIT_REFUSED);
+    let mut lock = None;
+    if let Some(path) = &spec.lock {
+        let locked = tokio::select! {
+            reason = watch.tripped() => {
+                reports.send(&GuardStatus::Killed { reason });
+                return Ok(EXIT_REFUSED);
+            }
+            locked = lock_workspace(path, &spec, wait, move || waiting.send(&GuardStatus::Waiting)) => locked?,
+        };
+        match locked {
+            Acquired::Locked {
+                lock: mut taken, ..
+            } => {
+                taken.record(std::slice::from_ref(&spec.run_id))?;
+                lock = Some(taken);
+            }
+            Acquired::Busy { holder } => {
+                reports.send(&GuardStatus::Busy { holder });
+                return Ok(EXIT_REFUSED);
+            }
         }
-        locked = lock_workspace(&spec, wait, move || waiting.send(&GuardStatus::Waiting)) => locked?,
-    };
-    let mut lock = match locked {
-        Acquired::Locked { lock, .. } => lock,
-        Acquired::Busy { holder } => {
-            reports.send(&GuardStatus::Busy { holder });
-            return Ok(EXIT_REFUSED);
-        }
-    };
-    lock.record(std::slice::from_ref(&spec.run_id))?;
+    }
     let child = match start(&agent) {
         Ok(child) => child,
         Err(error) => {
@@ -112,10 +121,14 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
     let pid = child.id().unwrap_or_default().cast_signed();
     reports.send(&GuardStatus::Started { pid });
     release_stdio()?;
-    let (status, end) = outlive(child, pid, &spec, &mut watch).await?;
+    let mut hold = Hold {
+        lock,
+        run_id: spec.run_id,
+        lent: false,
+    };
+    let (status, end) = outlive(child, pid, &mut hold, &mut watch, &mut reports).await?;
     if end.clean {
-        // A record that stays only makes the next holder look for processes that are gone.
-        let _ = lock.record(&[]);
+        hold.clear();
     }
     reports.send(&end.status);
     Ok(exit_code(status))
@@ -123,11 +136,12 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
 
 /// The lock, and no process left of the runs that held it before.
 async fn lock_workspace(
+    path: &Path,
     spec: &GuardSpec,
     wait: Duration,
     waiting: impl FnOnce(),
 ) -> io::Result<Acquired> {
-    let acquired = WorkspaceLock::acquire(&spec.lock, wait, waiting).await?;
+    let acquired = WorkspaceLock::acquire(path, wait, waiting).await?;
     let Acquired::Locked { lock, former } = acquired else {
         return Ok(acquired);
     };
@@ -166,6 +180,50 @@ fn release_stdio() -> io::Result<()> {
     Ok(())
 }
 
+/// The guard's hold on the workspace.
+struct Hold {
+    lock: Option<WorkspaceLock>,
+    run_id: String,
+    /// Whether the agent rests and others may take the workspace.
+    lent: bool,
+}
+
+impl Hold {
+    fn lend(&mut self) {
+        if let Some(lock) = &self.lock {
+            // A lock that can't be given up keeps others waiting; the agent's end frees it.
+            self.lent = lock.lend().is_ok();
+        }
+    }
+
+    /// `false` if the workspace is another's by now.
+    fn take_back(&mut self) -> bool {
+        if self.lent {
+            self.lent = !self
+                .lock
+                .as_ref()
+                .is_some_and(|lock| lock.take_back(&self.run_id));
+        }
+        !self.lent
+    }
+
+    /// Nothing of the run is left. A record that stays only makes the next holder look for
+    /// processes that are gone; another's record is not ours to change.
+    fn clear(&mut self) {
+        if self.take_back()
+            && let Some(lock) = &mut self.lock
+        {
+            let _ = lock.record(&[]);
+        }
+    }
+
+    /// An agent's processes are found by their mark too; those beside it carry the same mark.
+    fn marks(&self) -> Vec<Mark> {
+        let marks = self.lock.iter().map(|_| Mark::Run(self.run_id.clone()));
+        marks.collect()
+    }
+}
+
 struct End {
     status: GuardStatus,
     clean: bool,
@@ -175,12 +233,13 @@ struct End {
 async fn outlive(
     mut child: Child,
     pid: i32,
-    spec: &GuardSpec,
+    hold: &mut Hold,
     watch: &mut Watch,
+    reports: &mut Reports,
 ) -> io::Result<(ExitStatus, End)> {
     let scope = Scope {
         root: Identity::of(std::process::id().cast_signed()),
-        marks: vec![Mark::Run(spec.run_id.clone())],
+        marks: hold.marks(),
         awaited: Some(pid),
     };
     let mut reap = interval(Duration::from_secs(1));
@@ -188,7 +247,15 @@ async fn outlive(
     let ended = loop {
         tokio::select! {
             biased;
-            reason = watch.tripped() => break Err(reason),
+            event = watch.next() => match event {
+                Event::Kill(reason) => break Err(reason),
+                Event::Park => {
+                    hold.lend();
+                    reports.send(&GuardStatus::Parked);
+                }
+                Event::Resume if hold.take_back() => reports.send(&GuardStatus::Resumed),
+                Event::Resume => break Err(KillReason::WorkspaceTaken),
+            },
             status = child.wait() => break Ok(status?),
             _ = reap.tick() => {
                 // Dead tool commands of a long run would fill the process table.
@@ -236,7 +303,14 @@ fn exit_code(status: ExitStatus) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// What can end the agent before its time.
+/// What the guard has to act on.
+enum Event {
+    Kill(KillReason),
+    Park,
+    Resume,
+}
+
+/// What can end the agent before its time, and the executor's orders.
 struct Watch {
     control: Lines<BufReader<pipe::Receiver>>,
     signals: [Signal; 3],
@@ -264,19 +338,32 @@ impl Watch {
     /// Returns when the agent has to be killed; cancel-safe.
     async fn tripped(&mut self) -> KillReason {
         loop {
+            if let Event::Kill(reason) = self.next().await {
+                return reason;
+            }
+        }
+    }
+
+    /// Returns when there is something to act on; cancel-safe.
+    async fn next(&mut self) -> Event {
+        let kill = Event::Kill;
+        loop {
             let [terminate, interrupt, hangup] = &mut self.signals;
             tokio::select! {
                 line = self.control.next_line() => match line {
-                    Ok(Some(line)) => {
-                        self.deadline = control::parse_deadline(&line).unwrap_or(self.deadline);
-                    }
-                    Ok(None) | Err(_) => return KillReason::ExecutorGone,
+                    Ok(Some(line)) => match control::parse_order(&line) {
+                        Some(Order::Deadline(deadline)) => self.deadline = deadline,
+                        Some(Order::Park) => return Event::Park,
+                        Some(Order::Resume) => return Event::Resume,
+                        None => {}
+                    },
+                    Ok(None) | Err(_) => return kill(KillReason::ExecutorGone),
                 },
-                _ = terminate.recv() => return KillReason::Terminated,
-                _ = interrupt.recv() => return KillReason::Terminated,
-                _ = hangup.recv() => return KillReason::Terminated,
+                _ = terminate.recv() => return kill(KillReason::Terminated),
+                _ = interrupt.recv() => return kill(KillReason::Terminated),
+                _ = hangup.recv() => return kill(KillReason::Terminated),
                 _ = self.tick.tick() => if boot_clock_ms() >= self.deadline {
-                    return KillReason::DeadlinePassed;
+                    return kill(KillReason::DeadlinePassed);
                 },
             }
         }

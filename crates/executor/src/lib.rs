@@ -17,6 +17,7 @@ mod held;
 mod instance;
 mod kept;
 mod memory;
+mod place;
 mod questions;
 mod recovery;
 mod run;

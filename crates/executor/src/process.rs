@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::process::{ChildStdin, ChildStdout};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 pub use environment::{Environment, Redactor};
 pub use launch::{AgentSpec, GuardCommand, LaunchError, Launcher};
 pub use stderr::StderrTail;
 
-use crate::guard::KillReason;
+use crate::guard::{KillReason, PARK_LINE, RESUME_LINE};
 use tree::{Identity, Mark, Scope};
 
 /// Between SIGTERM and SIGKILL.
@@ -31,6 +32,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// For a guard whose agent is gone.
 const GUARD_GRACE: Duration = Duration::from_secs(2);
+
+/// For a guard to do as it is told.
+const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// How an agent ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,6 +59,9 @@ impl std::fmt::Display for AgentExit {
             (Some(KillReason::Terminated), ..) => {
                 formatter.write_str("was killed because its guard was told to end")
             }
+            (Some(KillReason::WorkspaceTaken), ..) => {
+                formatter.write_str("was killed because another agent took its workspace")
+            }
             (None, Some(code), _) => write!(formatter, "exited with status {code}"),
             (None, None, Some(signal)) => match Signal::try_from(signal) {
                 Ok(named) => write!(formatter, "was ended by {named}"),
@@ -75,6 +82,8 @@ pub struct AgentProcess {
     guard: Identity,
     scope: Scope,
     exit: watch::Receiver<Option<AgentExit>>,
+    phase: watch::Receiver<launch::Phase>,
+    orders: mpsc::Sender<launch::Order>,
     /// Supervisor, deadline pusher and stderr reader end with the process.
     _tasks: JoinSet<()>,
 }
@@ -102,9 +111,58 @@ impl AgentProcess {
 
     /// Waits for the agent and all its descendants to end.
     pub async fn wait(&self) -> AgentExit {
+        self.exit().await
+    }
+
+    /// The same, for somebody who does not hold the process.
+    pub(crate) fn exit(&self) -> impl Future<Output = AgentExit> + use<> {
         let mut exit = self.exit.clone();
-        let ended = exit.wait_for(Option::is_some).await;
-        ended.ok().and_then(|exit| *exit).unwrap_or_default()
+        async move {
+            let ended = exit.wait_for(Option::is_some).await;
+            ended.ok().and_then(|exit| *exit).unwrap_or_default()
+        }
+    }
+
+    /// Lets the agent rest between two runs. Its workspace is free for others, who kill it when
+    /// they take it; until then it lives as long as `alive` is pushed on. `false` if it has ended.
+    pub(crate) async fn park(&self, alive: watch::Receiver<Instant>) -> bool {
+        self.order(PARK_LINE, alive, |phase| {
+            matches!(phase, launch::Phase::Parked)
+        })
+        .await
+    }
+
+    /// The agent goes on under another run's lease. `false` if it has ended, or somebody took its
+    /// workspace.
+    pub(crate) async fn resume(&self, lease: watch::Receiver<Instant>) -> bool {
+        self.order(RESUME_LINE, lease, |phase| {
+            matches!(phase, launch::Phase::Resumed)
+        })
+        .await
+    }
+
+    async fn order(
+        &self,
+        line: &'static str,
+        lease: watch::Receiver<Instant>,
+        done: impl Fn(&launch::Phase) -> bool,
+    ) -> bool {
+        let mut phase = self.phase.clone();
+        if self
+            .orders
+            .send(launch::Order { line, lease })
+            .await
+            .is_err()
+        {
+            return false;
+        }
+        let done = async { phase.wait_for(|phase| done(phase)).await.is_ok() };
+        let done = tokio::time::timeout(ORDER_LIMIT, done);
+        tokio::select! {
+            biased;
+            _ = self.wait() => false,
+            done = done => done.unwrap_or(false),
+        }
     }
 
     /// Signals the agent's process group.

@@ -8,11 +8,13 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::interaction::{InteractionStatus, Scope as AnswerScope};
-use tapedeck_protocol::executor::{ApprovalRequest, ApprovalResponse};
+use tapedeck_protocol::executor::{
+    ApprovalRequest, ApprovalResponse, QuestionRequest, QuestionResponse,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::backend::{Answer, Question, Questions, Scope};
+use crate::backend::{Answer, Form, FormAnswer, Question, Questions, Scope};
 use crate::held::{Held, Stop};
 use crate::upload::Flush;
 use crate::verdict::{Pauses, Verdict, told, within};
@@ -48,24 +50,79 @@ impl Questions for RunQuestions {
             answer = self.answer(question) => answer,
         }
     }
+
+    fn takes_forms(&self) -> bool {
+        true
+    }
+
+    async fn ask_form(&self, form: Form) -> FormAnswer {
+        tokio::select! {
+            biased;
+            () = self.held.kill.cancelled() => FormAnswer::Cancelled,
+            () = self.held.cancel.cancelled() => FormAnswer::Cancelled,
+            answer = self.form_answer(form) => answer,
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Unanswered {
+    /// The claim is gone.
+    Lost,
+    /// The server will never take this question.
+    Refused(String),
 }
 
 impl RunQuestions {
     async fn answer(&self, question: Question) -> Answer {
+        let request = self.request(question);
+        let call = || self.client.ask(self.held.run_id, &request);
+        match self.asked(call, answer).await {
+            Ok(Answer::Cancelled) => {
+                self.hear_of_cancel().await;
+                Answer::Cancelled
+            }
+            Ok(answer) => answer,
+            Err(Unanswered::Lost) => Answer::Cancelled,
+            Err(Unanswered::Refused(text)) => Answer::Denied {
+                scope: Scope::Once,
+                feedback: Some(text),
+            },
+        }
+    }
+
+    /// A form that the server doesn't take reaches nobody, so nobody answers it.
+    async fn form_answer(&self, form: Form) -> FormAnswer {
+        let request = self.form_request(form);
+        let call = || self.client.ask_question(self.held.run_id, &request);
+        match self.asked(call, form_answer).await {
+            Ok(FormAnswer::Cancelled) => {
+                self.hear_of_cancel().await;
+                FormAnswer::Cancelled
+            }
+            Ok(answer) => answer,
+            Err(Unanswered::Lost | Unanswered::Refused(_)) => FormAnswer::Cancelled,
+        }
+    }
+
+    /// Asks until there is an answer; `settled` is `None` while the question is open.
+    async fn asked<Response, Settled, Asking>(
+        &self,
+        call: impl Fn() -> Asking,
+        settled: impl Fn(Response) -> Option<Settled>,
+    ) -> Result<Settled, Unanswered>
+    where
+        Asking: Future<Output = Result<Response, tapedeck_client::Error>>,
+    {
         // Whoever was asked may have been shown it: the run can't start again as if nothing was.
         self.held.note_output();
         self.deliver_earlier_events().await;
-        let request = self.request(question);
         let mut pauses = Pauses::up_to(PAUSE_LIMIT);
         loop {
-            let asked = within(ANSWER_LIMIT, self.client.ask(self.held.run_id, &request)).await;
-            let error = match asked {
+            let error = match within(ANSWER_LIMIT, call()).await {
                 Ok(response) => {
-                    if let Some(answer) = answer(response) {
-                        if answer == Answer::Cancelled {
-                            self.hear_of_cancel().await;
-                        }
-                        return answer;
+                    if let Some(settled) = settled(response) {
+                        return Ok(settled);
                     }
                     pauses.reset();
                     continue;
@@ -76,14 +133,12 @@ impl RunQuestions {
                 Verdict::Retry { after } => sleep(pauses.next(after)).await,
                 Verdict::Lost => {
                     self.held.stop(Stop::Lost(told(&error)));
-                    return Answer::Cancelled;
+                    return Err(Unanswered::Lost);
                 }
                 Verdict::Never => {
                     let text = format!("the question could not be asked: {}", told(&error));
                     tracing::warn!(run.id = %self.held.run_id, error = text, "question refused");
-                    return Answer::Denied {
-                        feedback: Some(text),
-                    };
+                    return Err(Unanswered::Refused(text));
                 }
             }
         }
@@ -120,6 +175,30 @@ impl RunQuestions {
             ..ApprovalRequest::default()
         }
     }
+
+    fn form_request(&self, form: Form) -> QuestionRequest {
+        QuestionRequest {
+            executor_id: Some(self.held.executor_id.clone()),
+            claim_token: Some(self.held.token.expose().to_owned()),
+            request_id: Some(form.request_id),
+            message: Some(form.message),
+            form: Some(form.schema),
+            call_id: form.call_id,
+            timeout_seconds: self.timeout_seconds,
+            wait_seconds: Some(HOLD_SECONDS),
+            ..QuestionRequest::default()
+        }
+    }
+}
+
+/// `None` while the form is open. What was filled in fits the form, which the server has checked.
+fn form_answer(response: QuestionResponse) -> Option<FormAnswer> {
+    Some(match response.status {
+        InteractionStatus::Pending => return None,
+        InteractionStatus::Approved => FormAnswer::Accepted(response.response.unwrap_or_default()),
+        InteractionStatus::Denied => FormAnswer::Declined,
+        InteractionStatus::Expired | InteractionStatus::Cancelled => FormAnswer::Cancelled,
+    })
 }
 
 /// `None` while the question is open.
@@ -127,18 +206,24 @@ fn answer(response: ApprovalResponse) -> Option<Answer> {
     Some(match response.status {
         InteractionStatus::Pending => return None,
         InteractionStatus::Approved => Answer::Approved {
-            scope: match response.scope {
-                None | Some(AnswerScope::Once) => Scope::Once,
-                Some(AnswerScope::Session) => Scope::Session,
-                Some(AnswerScope::Always) => Scope::Always,
-            },
+            scope: scope(response.scope),
         },
         InteractionStatus::Denied => Answer::Denied {
+            scope: scope(response.scope),
             feedback: response.feedback,
         },
         InteractionStatus::Expired => Answer::Denied {
+            scope: Scope::Once,
             feedback: Some("nobody answered in time".to_owned()),
         },
         InteractionStatus::Cancelled => Answer::Cancelled,
     })
+}
+
+fn scope(scope: Option<AnswerScope>) -> Scope {
+    match scope {
+        None | Some(AnswerScope::Once) => Scope::Once,
+        Some(AnswerScope::Session) => Scope::Session,
+        Some(AnswerScope::Always) => Scope::Always,
+    }
 }

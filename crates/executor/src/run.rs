@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{
-    Activity, AgentEvent, ApprovalPolicy, Backend, Outcome, OutcomeStatus, Turn, TurnIo, TurnLimits,
+    Activity, AgentEvent, AgentSettings, ApprovalPolicy, Backend, Outcome, OutcomeStatus, Turn,
+    TurnIo, TurnLimits,
 };
 use crate::config::Options;
 use crate::heartbeat::Heartbeat;
@@ -29,7 +30,7 @@ use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
 use crate::spool::Spool;
 use crate::upload::{FLUSH_QUEUE, Flush, Uploader};
-use crate::workspace::{WorkspaceTarget, Workspaces};
+use crate::workspace::{WorkspaceError, WorkspaceTarget, Workspaces};
 
 /// Events between the agent and the uploader; while they wait the agent's output is not read.
 const EVENT_QUEUE: usize = 256;
@@ -91,7 +92,7 @@ pub(crate) async fn execute(shared: Arc<Shared>, claim: ClaimResponse) -> Ended 
         kept: &kept,
     };
     let ended = match run.set_up().await {
-        Ok((backend, workspace)) => run.drive(backend, workspace, &settler).await,
+        Ok(ready) => run.drive(ready, &settler).await,
         Err(error) => {
             // What the agent remembers is still there for the next run.
             let agent_state = run.agent_state();
@@ -114,27 +115,48 @@ struct Run<'a> {
     kept: &'a KeptClaim,
 }
 
+/// What a run needs before its agent can start.
+struct Ready {
+    backend: Arc<dyn Backend>,
+    workspace: PathBuf,
+    settings: AgentSettings,
+}
+
 impl Run<'_> {
-    async fn set_up(&self) -> Result<(Arc<dyn Backend>, PathBuf), String> {
+    async fn set_up(&self) -> Result<Ready, String> {
         let target = workspace_target(self.claim)?;
+        let mut settings = AgentSettings::of(&self.claim.agent)?;
         let workspaces = self.shared.workspaces.clone();
         let session_id = self.claim.session_id.to_string();
-        let prepared =
-            tokio::task::spawn_blocking(move || workspaces.prepare(&target, &session_id)).await;
-        let workspace = prepared
+        let directories = std::mem::take(&mut settings.directories);
+        let prepared = tokio::task::spawn_blocking(move || {
+            let workspace = workspaces.prepare(&target, &session_id)?;
+            let more = directories.into_iter().map(|path| {
+                // A further directory is like a workspace of its own: it lies in a root or is refused.
+                workspaces.prepare(&WorkspaceTarget::LocalPath { path }, &session_id)
+            });
+            Ok::<_, WorkspaceError>((workspace, more.collect::<Result<_, _>>()?))
+        });
+        let (workspace, directories) = prepared
+            .await
             .map_err(|error| format!("the workspace could not be prepared: {error}"))?
             .map_err(|error| error.to_string())?;
+        settings.directories = directories;
         let backend = self.shared.options.backends.backend(self.claim)?;
-        Ok((backend, workspace))
+        Ok(Ready {
+            backend,
+            workspace,
+            settings,
+        })
     }
 
     /// The agent and its events, until it has ended and all is delivered, or all is lost.
-    async fn drive(
-        &self,
-        backend: Arc<dyn Backend>,
-        workspace: PathBuf,
-        settler: &Settler,
-    ) -> Ended {
+    async fn drive(&self, ready: Ready, settler: &Settler) -> Ended {
+        let Ready {
+            backend,
+            workspace,
+            settings,
+        } = ready;
         let spool_bytes = self.shared.options.spool_bytes;
         let spool = match Spool::create(self.kept.events(), spool_bytes) {
             Ok(spool) => spool,
@@ -151,7 +173,7 @@ impl Run<'_> {
         });
         let (events, queue) = mpsc::channel(EVENT_QUEUE);
         let (flushes, flush_queue) = mpsc::channel(FLUSH_QUEUE);
-        let turn = self.turn(workspace);
+        let turn = self.turn(workspace, settings);
         let io = self.connections(events, flushes);
         let (end, count) = tokio::join!(
             self.agent(backend, turn, io),
@@ -239,7 +261,7 @@ impl Run<'_> {
         (!state.is_null()).then(|| state.clone())
     }
 
-    fn turn(&self, workspace: PathBuf) -> Turn {
+    fn turn(&self, workspace: PathBuf, settings: AgentSettings) -> Turn {
         let claim = self.claim;
         let context = claim.resume_context.as_ref();
         let raw_prompt = context.and_then(|context| context.get("raw_prompt")?.as_str());
@@ -255,6 +277,7 @@ impl Run<'_> {
             raw_prompt: raw_prompt.unwrap_or(&claim.prompt).to_owned(),
             workspace,
             agent_state: self.agent_state(),
+            settings,
             approval_policy: match claim.approval_policy {
                 SessionPolicy::Yolo => ApprovalPolicy::Yolo,
                 SessionPolicy::Auto => ApprovalPolicy::Auto,

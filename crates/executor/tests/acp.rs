@@ -1,161 +1,17 @@
-//! The ACP backend against a scripted agent in a process of its own.
-
-#![expect(clippy::unwrap_used, reason = "test code outside of test functions")]
+//! The ACP backend against a scripted agent in a process of its own: turns, questions and ends.
 
 mod support;
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use support::{Ends, Fixture, connections, eventually, processes_with, unique, unique_seconds};
+use serde_json::json;
+use support::stage::{NONE, Stage, approved, denied};
+use support::{Fixture, connections, eventually, processes_with, unique_seconds};
 use tapedeck_executor::backend::acp::{AcpBackend, AcpOptions};
 use tapedeck_executor::backend::{
-    AgentEvent, Answer, ApprovalPolicy, Backend, FailureCode, Outcome, OutcomeStatus, Scope, Turn,
+    Answer, ApprovalPolicy, Backend, FailureCode, OutcomeStatus, Scope,
 };
-use tapedeck_executor::process::Environment;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-const AGENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/agent.py");
-const NONE: [i32; 0] = [];
-
-struct Stage {
-    fixture: Fixture,
-    script: Value,
-    options: AcpOptions,
-    turn: Turn,
-    pairs: Vec<(String, String)>,
-}
-
-struct Played {
-    outcome: Outcome,
-    events: Vec<AgentEvent>,
-    fixture: Fixture,
-    took: Duration,
-}
-
-impl Stage {
-    fn new(steps: &Value) -> Self {
-        Self::with(json!({ "steps": steps }))
-    }
-
-    fn with(script: Value) -> Self {
-        let fixture = Fixture::new();
-        let turn = fixture.turn(&unique("run"), "do it");
-        Self {
-            fixture,
-            script,
-            options: AcpOptions::default(),
-            turn,
-            pairs: Vec::new(),
-        }
-    }
-
-    fn backend(&self) -> AcpBackend {
-        let command = shell_words::join(["python3", "-u", AGENT, &self.script.to_string()]);
-        let environment = Environment::select(std::env::vars_os(), &[], &self.pairs);
-        let launcher = self.fixture.launcher.clone();
-        AcpBackend::new(&command, environment, launcher, self.options.clone()).unwrap()
-    }
-
-    fn begin(self, capacity: usize) -> (Running, Ends) {
-        let (io, ends) = connections(capacity);
-        let (backend, turn) = (self.backend(), self.turn);
-        let begun = Instant::now();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the test drives the turn from outside"
-        )]
-        let outcome = tokio::spawn(async move { backend.run(turn, io).await });
-        (
-            Running {
-                outcome,
-                fixture: self.fixture,
-                begun,
-            },
-            ends,
-        )
-    }
-
-    async fn play(self) -> Played {
-        let (running, mut ends) = self.begin(10_000);
-        running.finish(&mut ends).await
-    }
-}
-
-struct Running {
-    outcome: JoinHandle<Outcome>,
-    fixture: Fixture,
-    begun: Instant,
-}
-
-impl Running {
-    async fn finish(self, ends: &mut Ends) -> Played {
-        let mut events = Vec::new();
-        while let Some(event) = ends.events.recv().await {
-            events.push(event);
-        }
-        let outcome = self.outcome.await.unwrap();
-        let took = self.begun.elapsed();
-        Played {
-            outcome,
-            events,
-            fixture: self.fixture,
-            took,
-        }
-    }
-}
-
-impl Played {
-    fn text(&self) -> String {
-        let chunks = self
-            .events
-            .iter()
-            .filter(|event| event.kind == "StreamDelta");
-        chunks
-            .map(|event| event.payload["content"].as_str().unwrap())
-            .collect()
-    }
-
-    fn kinds(&self) -> Vec<&str> {
-        self.events
-            .iter()
-            .map(|event| event.kind.as_str())
-            .collect()
-    }
-
-    fn received(&self, method: &str) -> Vec<Value> {
-        let log = std::fs::read_to_string(self.fixture.workspace.join("received.jsonl")).unwrap();
-        let messages = log
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        messages
-            .filter(|message| message["method"] == method)
-            .collect()
-    }
-
-    #[track_caller]
-    fn assert_failed(&self, code: FailureCode, text: &str) {
-        assert_eq!(
-            self.outcome.status,
-            OutcomeStatus::Failed,
-            "{:?}",
-            self.outcome
-        );
-        assert_eq!(
-            self.outcome.failure.as_ref().unwrap().code,
-            code,
-            "{:?}",
-            self.outcome
-        );
-        let error = self.outcome.error().unwrap();
-        assert!(error.contains(text), "{error}");
-    }
-}
-
-fn approved(scope: Scope) -> Answer {
-    Answer::Approved { scope }
-}
 
 #[tokio::test]
 async fn a_turn_completes_with_its_events_in_order() {
@@ -188,8 +44,11 @@ async fn a_turn_completes_with_its_events_in_order() {
         "agent.raw",
     ];
     assert_eq!(played.kinds(), expected);
-    let state = json!({"session_id": "s1", "agent_name": "scripted", "agent_version": "1.2"});
-    assert_eq!(played.outcome.agent_state, Some(state));
+    let state = played.outcome.agent_state.clone().unwrap();
+    assert_eq!(state["session_id"], "s1");
+    assert_eq!(state["agent_name"], "scripted");
+    assert_eq!(state["agent_version"], "1.2");
+    assert!(state["place"].is_string(), "{state}");
     let hello = &played.received("initialize")[0]["params"];
     assert_eq!(hello["protocolVersion"], 1);
     assert_ne!(hello["clientCapabilities"]["terminal"], true);
@@ -201,11 +60,10 @@ async fn a_turn_completes_with_its_events_in_order() {
 
 #[tokio::test]
 async fn a_permission_is_answered_by_the_kind_of_option() {
-    let denied = Answer::Denied { feedback: None };
     for (answer, option) in [
         (approved(Scope::Once), "the-allow_once"),
         (approved(Scope::Always), "the-allow_always"),
-        (denied, "the-reject_once"),
+        (denied(), "the-reject_once"),
         (Answer::Cancelled, "cancelled"),
     ] {
         let (running, mut ends) = Stage::new(&json!([["ask", "t", "rm x"]])).begin(100);
@@ -244,7 +102,7 @@ async fn two_permissions_are_open_at_once_and_may_be_answered_in_any_order() {
     let two = replies[reply_of("two")].take().unwrap();
     two.send(approved(Scope::Once)).unwrap();
     let one = replies[reply_of("one")].take().unwrap();
-    one.send(Answer::Denied { feedback: None }).unwrap();
+    one.send(denied()).unwrap();
     let played = running.finish(&mut ends).await;
     assert_eq!(played.text(), "answers the-reject_once the-allow_once");
 }
@@ -259,7 +117,7 @@ async fn what_only_reads_passes_unasked_under_the_auto_policy() {
     let (running, mut ends) = stage.begin(100);
     let (question, reply) = ends.asked.recv().await.unwrap();
     assert_eq!(question.tool_name, "do");
-    reply.send(Answer::Denied { feedback: None }).unwrap();
+    reply.send(denied()).unwrap();
     let played = running.finish(&mut ends).await;
     assert_eq!(played.text(), "answer the-allow_onceanswer the-reject_once");
 }
@@ -482,99 +340,6 @@ async fn a_turn_that_takes_too_long_is_ended() {
     stage.turn.limits.total = Some(Duration::from_secs(1));
     let played = stage.play().await;
     played.assert_failed(FailureCode::TurnTimeout, "longer than 1 s");
-}
-
-fn state() -> Value {
-    json!({"session_id": "old", "agent_name": "scripted", "agent_version": "1.1"})
-}
-
-/// Its executor may be killed at any moment, and then a later turn still has the agent's session.
-#[tokio::test]
-async fn what_a_later_turn_needs_is_kept_before_the_prompt() {
-    let (running, mut ends) = Stage::new(&json!([["say", "x"], ["hang"]])).begin(100);
-    ends.events.recv().await.unwrap();
-    let state = json!({"session_id": "s1", "agent_name": "scripted", "agent_version": "1.2"});
-    assert_eq!(ends.kept.try_recv().unwrap(), state);
-    ends.kill.cancel();
-    running.finish(&mut ends).await;
-}
-
-#[tokio::test]
-async fn an_earlier_session_is_taken_up_without_its_replay() {
-    let resumes = json!({"sessionCapabilities": {"resume": {}}, "loadSession": true});
-    let loads = json!({"loadSession": true});
-    for (capabilities, method, continuity) in [
-        (resumes, "session/resume", "resumed"),
-        (loads, "session/load", "loaded"),
-    ] {
-        let mut stage = Stage::with(json!({"options": {"capabilities": capabilities},
-            "steps": [["echo_prompt"]]}));
-        stage.turn.agent_state = Some(state());
-        let played = stage.play().await;
-        assert_eq!(
-            played.outcome.status,
-            OutcomeStatus::Completed,
-            "{:?}",
-            played.outcome
-        );
-        // The agent knows the context.
-        assert_eq!(played.text(), "do it");
-        assert_eq!(played.received(method).len(), 1);
-        assert_eq!(played.received("session/new").len(), 0);
-        assert_eq!(played.outcome.result["continuity"], continuity);
-        assert_eq!(played.outcome.agent_state.unwrap()["session_id"], "old");
-    }
-}
-
-#[tokio::test]
-async fn a_lost_session_is_replaced_by_a_new_one_with_the_context() {
-    let lost = json!({"lost": true, "capabilities": {"loadSession": true}});
-    let cannot = json!({});
-    for (options, reason) in [(lost, "no such session"), (cannot, "cannot take up")] {
-        let mut stage = Stage::with(json!({"options": options, "steps": [["echo_prompt"]]}));
-        stage.turn.agent_state = Some(state());
-        let played = stage.play().await;
-        assert_eq!(played.text(), "context: do it");
-        assert_eq!(played.outcome.result["continuity"], "broken");
-        assert_eq!(played.events[0].kind, "TurnStatusDelta");
-        assert_eq!(played.events[0].payload["status"], "continuity_broken");
-        assert!(
-            played.events[0].payload["reason"]
-                .as_str()
-                .unwrap()
-                .contains(reason)
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_wanted_mode_is_set_and_a_missing_one_fails_the_turn() {
-    let modes = json!({"modes": {"currentModeId": "auto",
-        "availableModes": [{"id": "auto", "name": "A"}, {"id": "ask", "name": "B"}]}});
-    let choices = json!({"configOptions": [{"id": "m", "category": "mode", "type": "select",
-        "currentValue": "auto", "options": [{"value": "ask", "name": "B"}]}]});
-    let method = "session/set_mode";
-    for (new, method) in [
-        (modes.clone(), method),
-        (choices, "session/set_config_option"),
-    ] {
-        let mut stage = Stage::with(json!({"options": {"new": new}, "steps": [["say", "x"]]}));
-        stage.options.mode = Some("ask".to_owned());
-        let played = stage.play().await;
-        assert_eq!(
-            played.outcome.status,
-            OutcomeStatus::Completed,
-            "{:?}",
-            played.outcome
-        );
-        assert_eq!(played.received(method).len(), 1);
-    }
-    let mut stage = Stage::with(json!({"options": {"new": modes}, "steps": [["say", "x"]]}));
-    stage.options.mode = Some("plan".to_owned());
-    let played = stage.play().await;
-    let text = "the agent has no mode `plan` (it offers auto, ask)";
-    played.assert_failed(FailureCode::AgentModeMissing, text);
-    assert_eq!(played.received("session/prompt").len(), 0);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use tapedeck_control_plane::ids::TimeOrdered;
 use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options as ControlOptions};
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::{RunId, SessionId, Timing};
+use tapedeck_executor::backend::acp::{AcpBackend, AcpOptions};
 use tapedeck_executor::backend::command::{CommandBackend, CommandOptions};
 use tapedeck_executor::backend::{
     AgentEvent, Answer, Backend, Outcome, OutcomeStatus, Question, Scope, Turn, TurnIo,
@@ -62,17 +63,21 @@ impl Server {
 
     /// A new session in this workspace and the run of its first prompt.
     async fn prompt(&self, fixture: &Fixture, prompt: &str) -> (SessionId, RunId) {
-        let session = json!({"repo_path": fixture.workspace});
+        let session_id = self.session(fixture, &json!({})).await;
+        (session_id, self.again(session_id, prompt).await)
+    }
+
+    async fn session(&self, fixture: &Fixture, agent: &Value) -> SessionId {
+        let session = json!({"repo_path": fixture.workspace, "agent": agent});
         let session = serde_json::from_value(session).unwrap();
-        let session_id = self
-            .client
-            .create_session(&session)
-            .await
-            .unwrap()
-            .session_id;
+        let created = self.client.create_session(&session).await.unwrap();
+        created.session_id
+    }
+
+    async fn again(&self, session_id: SessionId, prompt: &str) -> RunId {
         let prompt = serde_json::from_value(json!({"prompt": prompt})).unwrap();
         let accepted = self.client.prompt(session_id, &prompt).await.unwrap();
-        (session_id, accepted.run_id)
+        accepted.run_id
     }
 
     async fn settled(&self, run_id: RunId) -> RunResponse {
@@ -305,5 +310,88 @@ async fn an_approval_reaches_the_agent_that_asked() {
     assert_eq!(run.status.as_str(), "completed", "{run:?}");
     let said = server.saw(session_id, "StreamDelta").await;
     assert_eq!(said["payload"]["content"], "yes");
+    running.stop().await;
+}
+
+/// A scripted ACP agent that stays between runs.
+fn agent(fixture: &Fixture, script: &Value) -> Arc<dyn Backend> {
+    let command = ["python3", "-u", support::stage::AGENT, &script.to_string()];
+    let options = AcpOptions {
+        warm_stay: Duration::from_mins(1),
+        ..AcpOptions::default()
+    };
+    let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+    let backend = AcpBackend::new(&shell_words::join(command), environment, launcher, options);
+    Arc::new(backend.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_form_is_filled_in_by_a_person_and_the_agent_stays_for_the_next_run() {
+    let (server, fixture) = (Server::start().await, Fixture::new());
+    let form = json!({"message": "Which one?", "requestedSchema": {"type": "object",
+        "properties": {"pick": {"type": "string"}}, "required": ["pick"]}});
+    let modes = json!({"modes": {"currentModeId": "auto", "availableModes": [{"id": "ask"}]}});
+    let script = json!({"options": {"new": modes}, "steps": [["form", form]]});
+    let running = start(&server, &fixture, agent(&fixture, &script));
+    let session_id = server.session(&fixture, &json!({"mode": "ask"})).await;
+    for (answer, told, continuity) in [
+        (
+            json!({"response": {"pick": "b"}}),
+            r#"{"action": "accept", "content": {"pick": "b"}}"#,
+            "new",
+        ),
+        (
+            json!({"declined": true}),
+            r#"{"action": "decline"}"#,
+            "warm",
+        ),
+    ] {
+        let run_id = server.again(session_id, "go").await;
+        let mut look = tokio::time::interval(Duration::from_millis(10));
+        let asked = loop {
+            look.tick().await;
+            let events = server.events(session_id).await;
+            let of_run = |event: &&Value| event["run_id"] == run_id.to_string();
+            let mut events = events.iter().filter(of_run);
+            if let Some(asked) = events.find(|event| event["kind"] == "ApprovalRequest") {
+                break asked.clone();
+            }
+        };
+        assert_eq!(asked["payload"]["message"], "Which one?");
+        let id = asked["payload"]["interaction_id"].as_str().unwrap();
+        let answer = serde_json::from_value(answer).unwrap();
+        let id = id.parse().unwrap();
+        server.client.resolve(id, &answer).await.unwrap();
+        let run = server.settled(run_id).await;
+        assert_eq!(run.status.as_str(), "completed", "{run:?}");
+        let result = serde_json::to_value(&run.result).unwrap();
+        assert_eq!(result["continuity"], continuity);
+        assert_eq!(result["choices"]["mode"], "ask");
+        let events = server.events(session_id).await;
+        let said = events.iter().rfind(|event| event["kind"] == "StreamDelta");
+        assert_eq!(said.unwrap()["payload"]["content"], told);
+    }
+    running.stop().await;
+    let path = fixture.workspace.to_str().unwrap();
+    assert!(processes_with(path).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_make_no_sense_here_fail_the_run_by_name() {
+    let (server, fixture) = (Server::start().await, Fixture::new());
+    let running = start(&server, &fixture, agent(&fixture, &json!({})));
+    for (settings, text) in [
+        (json!({"mode": 1}), "`agent.mode` must be a text"),
+        (
+            json!({"additional_directories": ["/"]}),
+            "`/` is outside the allowed roots",
+        ),
+    ] {
+        let session_id = server.session(&fixture, &settings).await;
+        let run = server.settled(server.again(session_id, "go").await).await;
+        assert_eq!(run.status.as_str(), "failed");
+        let error = run.error.unwrap();
+        assert!(error.contains(text), "{error}");
+    }
     running.stop().await;
 }

@@ -359,7 +359,7 @@ async fn a_guard_whose_executor_died_before_it_began_starts_nothing_and_ends() {
         run_id: unique("run"),
         control: pipe("control"),
         status: pipe("status"),
-        lock: fixture.dir.path().join("lock"),
+        lock: Some(fixture.dir.path().join("lock")),
         lock_wait_ms: 1_000,
         deadline: u64::MAX,
     };

@@ -22,7 +22,7 @@ use crate::GUARD;
 use crate::config::{self, Given, Settings};
 use crate::context::Context;
 use crate::exit::{Exit, Failed};
-use crate::profiles::start::{Start, Starts, split};
+use crate::profiles::start::{Start, Starts, acp_options, split};
 use crate::profiles::{Places, Profiles};
 
 /// How long a run waits for a workspace that another agent still works in.
@@ -81,6 +81,27 @@ pub(crate) struct AgentArgs {
     /// [env: `TAPEDECK_AGENT_ENV`]
     #[arg(long, value_name = "NAME[=VALUE]")]
     agent_env: Vec<String>,
+    /// How to authenticate with an agent that offers ways to [env: `TAPEDECK_AGENT_AUTH`]
+    #[arg(long, value_name = "METHOD")]
+    agent_auth: Option<String>,
+    /// Let sessions name programs to start, as MCP servers on stdio are
+    /// [env: `TAPEDECK_ALLOW_SESSION_COMMAND`]
+    #[arg(long)]
+    allow_session_command: bool,
+    /// Offer the agent to read and write files through the executor
+    /// [env: `TAPEDECK_AGENT_CLIENT_FS`]
+    #[arg(long)]
+    agent_client_fs: bool,
+    /// Offer the agent to run commands through the executor [env: `TAPEDECK_AGENT_CLIENT_TERMINAL`]
+    #[arg(long)]
+    agent_client_terminal: bool,
+    /// How long an agent stays for the next run of its session, 0 for not at all [default: 120]
+    /// [env: `TAPEDECK_WARM_SECONDS`]
+    #[arg(long, value_name = "N")]
+    warm_seconds: Option<u32>,
+    /// How many agents stay at a time [default: 2] [env: `TAPEDECK_WARM_AGENTS`]
+    #[arg(long, value_name = "N")]
+    warm_agents: Option<u32>,
 }
 
 impl AgentArgs {
@@ -110,6 +131,27 @@ impl AgentArgs {
             "executor.agent_env",
             &self.agent_env,
         ));
+        let auth = self.agent_auth.as_ref();
+        flags.extend(Given::option("--agent-auth", "executor.agent_auth", auth));
+        flags.extend(Given::switch(
+            "--allow-session-command",
+            "executor.allow_session_command",
+            self.allow_session_command,
+        ));
+        flags.extend(Given::switch(
+            "--agent-client-fs",
+            "executor.agent_client_fs",
+            self.agent_client_fs,
+        ));
+        flags.extend(Given::switch(
+            "--agent-client-terminal",
+            "executor.agent_client_terminal",
+            self.agent_client_terminal,
+        ));
+        let key = "executor.warm_seconds";
+        flags.extend(Given::option("--warm-seconds", key, self.warm_seconds));
+        let key = "executor.warm_agents";
+        flags.extend(Given::option("--warm-agents", key, self.warm_agents));
         flags
     }
 
@@ -226,7 +268,8 @@ impl Agent {
         let start = self.start(settings, &options.state_dir)?;
         options.capabilities = Some(json!({"backend": start.way.as_str()}));
         let launcher = launcher(&options.state_dir, &options.instance_id)?;
-        options.backends = Arc::new(EveryRun(start.backend(launcher)?));
+        let acp = acp_options(settings);
+        options.backends = Arc::new(EveryRun(start.backend(launcher, acp)?));
         Ok(())
     }
 

@@ -26,6 +26,8 @@ enum Kind {
     Text,
     Whole,
     Decimal,
+    /// `true` or `false`.
+    Switch,
     /// Separated by commas.
     List,
     /// `name=value`, separated by commas.
@@ -103,6 +105,28 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     setting("executor.agent_mode", "TAPEDECK_AGENT_MODE", Kind::Text),
     setting("executor.agent_env", "TAPEDECK_AGENT_ENV", Kind::List),
+    setting("executor.agent_auth", "TAPEDECK_AGENT_AUTH", Kind::Text),
+    setting(
+        "executor.allow_session_command",
+        "TAPEDECK_ALLOW_SESSION_COMMAND",
+        Kind::Switch,
+    ),
+    setting(
+        "executor.agent_client_fs",
+        "TAPEDECK_AGENT_CLIENT_FS",
+        Kind::Switch,
+    ),
+    setting(
+        "executor.agent_client_terminal",
+        "TAPEDECK_AGENT_CLIENT_TERMINAL",
+        Kind::Switch,
+    ),
+    setting(
+        "executor.warm_seconds",
+        "TAPEDECK_WARM_SECONDS",
+        Kind::Whole,
+    ),
+    setting("executor.warm_agents", "TAPEDECK_WARM_AGENTS", Kind::Whole),
     setting("testing.hints", "TAPEDECK_TESTING_HINTS", Kind::Text),
 ];
 
@@ -140,6 +164,11 @@ impl Given {
         value: Option<impl Serialize>,
     ) -> Option<Self> {
         value.map(|value| Self::flag(flag, key, value))
+    }
+
+    /// The same for a flag without a value; one that is not given says nothing.
+    pub(crate) fn switch(flag: &str, key: &'static str, given: bool) -> Option<Self> {
+        given.then(|| Self::flag(flag, key, true))
     }
 
     /// The same for a flag that may be given several times; none is absent.
@@ -197,6 +226,10 @@ impl Kind {
                 .parse::<f64>()
                 .map(Value::from)
                 .map_err(|_unread| "a number"),
+            Self::Switch => text
+                .parse::<bool>()
+                .map(Value::from)
+                .map_err(|_unread| "`true` or `false`"),
             Self::List => Ok(items().collect()),
             Self::Pairs => items()
                 .map(|item| {

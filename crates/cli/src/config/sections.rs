@@ -146,6 +146,18 @@ pub(crate) struct Executor {
     pub(crate) agent_mode: Option<String>,
     /// Variables for the agent, `NAME` or `NAME=VALUE`.
     pub(crate) agent_env: Vec<String>,
+    /// How to authenticate with agents that offer ways to.
+    pub(crate) agent_auth: Option<String>,
+    /// Whether sessions may name programs to start.
+    pub(crate) allow_session_command: bool,
+    /// Whether agents may read and write files through the executor.
+    pub(crate) agent_client_fs: bool,
+    /// Whether agents may run commands through the executor.
+    pub(crate) agent_client_terminal: bool,
+    /// How long an agent stays for the next run of its session, in seconds.
+    pub(crate) warm_seconds: u32,
+    /// How many agents stay at a time.
+    pub(crate) warm_agents: u32,
 }
 
 /// Faults on purpose, for tests of what must hold in spite of them.
@@ -208,6 +220,12 @@ impl Settings {
                 command_resume: None,
                 agent_mode: None,
                 agent_env: Vec::new(),
+                agent_auth: None,
+                allow_session_command: false,
+                agent_client_fs: false,
+                agent_client_terminal: false,
+                warm_seconds: 120,
+                warm_agents: 2,
             },
             testing: Testing {
                 hints: HintFate::Sent,

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use tapedeck_executor::backend::Backend;
@@ -190,18 +191,33 @@ impl Starts<'_> {
     }
 }
 
+/// What the settings say of every ACP agent.
+pub(crate) fn acp_options(settings: &Settings) -> AcpOptions {
+    let section = &settings.executor;
+    AcpOptions {
+        auth_method: section.agent_auth.clone(),
+        session_programs: section.allow_session_command,
+        client_files: section.agent_client_fs,
+        client_terminals: section.agent_client_terminal,
+        warm_stay: Duration::from_secs(section.warm_seconds.into()),
+        warm_most: section.warm_agents as usize,
+        ..AcpOptions::default()
+    }
+}
+
 impl Start {
     /// Drives it.
-    pub(crate) fn backend(self, launcher: Launcher) -> anyhow::Result<Arc<dyn Backend>> {
+    pub(crate) fn backend(
+        self,
+        launcher: Launcher,
+        acp: AcpOptions,
+    ) -> anyhow::Result<Arc<dyn Backend>> {
         let line = shell_words::join(&self.words);
         let unreadable =
             |error: shell_words::ParseError| Failed::usage(format!("the agent's command: {error}"));
         match self.way {
             Way::Acp { mode, .. } => {
-                let options = AcpOptions {
-                    mode,
-                    ..AcpOptions::default()
-                };
+                let options = AcpOptions { mode, ..acp };
                 let backend = AcpBackend::new(&line, self.environment, launcher, options);
                 Ok(Arc::new(backend.map_err(unreadable)?))
             }

@@ -2,39 +2,62 @@
 //! start, session, prompt, cancel, end; it must never know one agent from another, nor trust one to
 //! be quiet, to answer, or to end by itself.
 
+mod asking;
+mod choices;
 mod connection;
+mod content;
+mod elicitation;
+mod files;
+mod finish;
+mod handshake;
 mod permission;
 mod rpc;
+mod services;
 mod session;
+mod terminals;
 mod tools;
 mod updates;
+mod warm;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::vigil::{Interrupt, Vigil};
-use super::{Backend, Failure, FailureCode, Memory, Outcome, OutcomeStatus, Turn, TurnIo};
+use super::{Backend, Failure, FailureCode, McpServer, Outcome, Transport, Turn, TurnIo};
 use crate::lines::DEFAULT_LINE_LIMIT;
+use crate::place::place_name;
 use crate::process::{AgentProcess, AgentSpec, Environment, Launcher, Redactor, sweep_marked};
 use connection::{Connection, Pipes};
-use session::{Continuity, Opened, Opening, Stop, call};
-
-/// An agent whose output ended is given this long to exit, for its exit status.
-const EXIT_LIMIT: Duration = Duration::from_secs(2);
-
-/// The same after a cancel, which has to settle within ten seconds in all.
-const CANCELLED_GRACE: Duration = Duration::from_secs(1);
+use files::Files;
+use finish::{Finish, interrupted};
+use handshake::{Offered, call, shake_hands};
+use services::Services;
+use session::{Continuity, Opened, Opening, Stop};
+use terminals::Terminals;
+use warm::{Left, Pool, Resting};
 
 /// How an agent is driven.
 #[derive(Debug, Clone)]
 pub struct AcpOptions {
-    /// The mode to set in each session; the turn fails if the agent does not have it.
+    /// The mode to set where the session names none; the turn fails if the agent does not have it.
     pub mode: Option<String>,
+    /// How to authenticate with agents that offer ways to.
+    pub auth_method: Option<String>,
+    /// Whether a session may name programs to start, as servers of tools do.
+    pub session_programs: bool,
+    /// Whether the agent is offered to read and write files through us.
+    pub client_files: bool,
+    /// Whether it is offered to run commands through us.
+    pub client_terminals: bool,
+    /// How long an agent stays after a run that ended well, for the next run of its session.
+    pub warm_stay: Duration,
+    /// How many agents stay at a time.
+    pub warm_most: usize,
     /// The longest line, in bytes.
     pub line_limit: usize,
     /// Between the cancel and the kill.
@@ -49,6 +72,12 @@ impl Default for AcpOptions {
     fn default() -> Self {
         Self {
             mode: None,
+            auth_method: None,
+            session_programs: false,
+            client_files: false,
+            client_terminals: false,
+            warm_stay: Duration::ZERO,
+            warm_most: 2,
             line_limit: DEFAULT_LINE_LIMIT,
             cancel_grace: Duration::from_secs(5),
             end_grace: Duration::from_secs(5),
@@ -65,6 +94,9 @@ pub struct AcpBackend {
     launcher: Launcher,
     options: AcpOptions,
     redactor: Redactor,
+    /// Where its agents keep what they remember; unknown where that can't be read or written.
+    place: Option<String>,
+    warm: Arc<Pool>,
 }
 
 impl AcpBackend {
@@ -77,16 +109,52 @@ impl AcpBackend {
     ) -> Result<Self, shell_words::ParseError> {
         let command = shell_words::split(command)?;
         let redactor = environment.redactor();
+        let warm = Arc::new(Pool::new(&options));
+        let place = place_name(&launcher.state_dir);
+        let place = place.inspect_err(|error| tracing::warn!(%error, "this place has no name"));
         Ok(Self {
             command,
             environment,
             launcher,
             options,
             redactor,
+            place: place.ok(),
+            warm,
         })
     }
 
-    async fn start(&self, turn: &Turn, io: &TurnIo) -> Result<AgentProcess, Failure> {
+    /// What this executor does not do for a session, before anything is started.
+    fn check(&self, turn: &Turn) -> Result<(), Failure> {
+        let programs = |server: &&McpServer| server.transport == Transport::Stdio;
+        let Some(server) = turn.settings.mcp_servers.iter().find(programs) else {
+            return Ok(());
+        };
+        if self.options.session_programs {
+            return Ok(());
+        }
+        let text = format!(
+            "this executor starts no programs that a session names, as the MCP server `{}` is \
+             one; it was started without `--allow-session-command`",
+            server.name
+        );
+        Err(Failure::new(FailureCode::AgentCapabilityMissing, text))
+    }
+
+    /// The agent that the run before left, or a new one.
+    async fn agent(&self, turn: &Turn, io: &TurnIo) -> Result<(Agent, Option<Opened>), Failure> {
+        if let Some(Resting { mut agent, opened }) = self.warm.take(&Left::wanted(turn)).await {
+            if agent.process.resume(io.lease.clone()).await {
+                return Ok((agent, Some(opened)));
+            }
+            tracing::debug!(run.id = turn.run_id, "the resting agent is gone");
+            agent.process.kill_now().await;
+        }
+        Ok((self.start(turn, io).await?, None))
+    }
+
+    async fn start(&self, turn: &Turn, io: &TurnIo) -> Result<Agent, Failure> {
+        let pairs = turn.settings.mcp_servers.iter().flat_map(McpServer::pairs);
+        let redactor = self.redactor.with(pairs);
         let spec = AgentSpec {
             run_id: turn.run_id.clone(),
             command: self.command.iter().map(Into::into).collect(),
@@ -94,27 +162,77 @@ impl AcpBackend {
             environment: self.environment.clone(),
         };
         let launched = self.launcher.launch(spec, io.lease.clone()).await;
-        launched.map_err(|error| Failure::of_launch(&error, &self.redactor))
+        let mut process = launched.map_err(|error| Failure::of_launch(&error, &redactor))?;
+        let (Some(stdin), Some(stdout)) = (process.take_stdin(), process.take_stdout()) else {
+            process.kill_now().await;
+            let text = "the agent has no pipes";
+            return Err(Failure::new(FailureCode::AgentStart, text));
+        };
+        let connection = Connection::start(Pipes {
+            stdin,
+            stdout,
+            line_limit: self.options.line_limit,
+            redactor: redactor.clone(),
+        });
+        Ok(Agent {
+            process,
+            connection,
+            redactor,
+        })
     }
 
-    /// From the handshake to the prompt's answer.
+    /// What the agent may have done through us in this turn.
+    fn services(&self, agent: &Agent, turn: &Turn, io: &TurnIo) -> Services {
+        let roots = std::iter::once(&turn.workspace).chain(&turn.settings.directories);
+        let files = Files::new(roots.cloned().collect());
+        let terminals = self.options.client_terminals.then(|| {
+            Terminals::new(
+                self.launcher.clone(),
+                turn.run_id.clone(),
+                self.environment.clone(),
+                files.clone(),
+                io.lease.clone(),
+                agent.redactor.clone(),
+            )
+        });
+        Services::new(self.options.client_files.then_some(files), terminals)
+    }
+
+    /// From the handshake to the prompt's answer; the agent that rested has shaken hands.
     async fn converse(
         &self,
-        connection: &Connection,
-        turn: &Turn,
-        memory: &dyn Memory,
+        agent: &Agent,
+        rested: Option<Opened>,
+        (turn, io): (&Turn, &TurnIo),
         opened: &OnceLock<Opened>,
     ) -> Result<Value, Stop> {
+        let (connection, redactor) = (&agent.connection, &agent.redactor);
+        let hello = if let Some(rested) = &rested {
+            rested.hello.clone()
+        } else {
+            let offered = Offered {
+                files: self.options.client_files,
+                terminals: self.options.client_terminals,
+                forms: io.questions.takes_forms(),
+            };
+            let auth_method = self.options.auth_method.as_deref();
+            shake_hands(connection, offered, auth_method, redactor).await?
+        };
         let opening = Opening {
             connection,
             turn,
+            hello: &hello,
+            place: self.place.as_deref(),
             mode: self.options.mode.as_deref(),
             replay_quiet: self.options.replay_quiet,
-            redactor: &self.redactor,
+            redactor,
         };
-        let session = opening.open().await?;
+        let session = match rested {
+            Some(rested) => opening.again(rested).await?,
+            None => opening.open().await?,
+        };
         let prompt = match session.continuity {
-            Continuity::Resumed | Continuity::Loaded => &turn.raw_prompt,
+            Continuity::Warm | Continuity::Resumed | Continuity::Loaded => &turn.raw_prompt,
             Continuity::New | Continuity::Broken => &turn.prompt_with_context,
         };
         let params = json!({
@@ -122,12 +240,12 @@ impl AcpBackend {
             "prompt": [{"type": "text", "text": prompt}],
         });
         if let Ok(state) = serde_json::to_value(&session.state) {
-            memory.keep(state).await;
+            io.memory.keep(state).await;
         }
         connection.updates().prompted();
         // From here on there is something to cancel.
         let _ = opened.set(session);
-        call(connection, "session/prompt", params, &self.redactor).await
+        call(connection, "session/prompt", params, &hello, redactor).await
     }
 
     /// Asks the agent to stop, and waits a while for its answer.
@@ -153,208 +271,70 @@ impl AcpBackend {
     }
 }
 
+/// A running agent.
+#[derive(Debug)]
+struct Agent {
+    process: AgentProcess,
+    connection: Connection,
+    redactor: Redactor,
+}
+
 #[async_trait]
 impl Backend for AcpBackend {
     async fn run(&self, turn: Turn, io: TurnIo) -> Outcome {
         let (count, open_questions) = watch::channel(0);
         let vigil = Vigil::new(&io, turn.limits, open_questions);
+        if let Err(failure) = self.check(&turn) {
+            return Outcome::failed(failure, json!({}), turn.agent_state);
+        }
         let started = tokio::select! {
             biased;
             interrupt = vigil.interrupted() => {
                 sweep_marked(&turn.run_id).await;
                 return interrupted(interrupt, json!({}), turn.agent_state);
             }
-            started = self.start(&turn, &io) => started,
+            started = self.agent(&turn, &io) => started,
         };
-        let mut process = match started {
-            Ok(process) => process,
+        let (agent, rested) = match started {
+            Ok(started) => started,
             Err(failure) => return Outcome::failed(failure, json!({}), turn.agent_state),
         };
-        let (Some(stdin), Some(stdout)) = (process.take_stdin(), process.take_stdout()) else {
-            process.kill_now().await;
-            let failure = Failure::new(FailureCode::AgentStart, "the agent has no pipes");
-            return Outcome::failed(failure, json!({}), turn.agent_state);
-        };
-        let (line_limit, redactor) = (self.options.line_limit, self.redactor.clone());
-        let pipes = Pipes {
-            stdin,
-            stdout,
-            line_limit,
-            redactor,
-        };
-        let connection = Connection::start(pipes, &turn, &io, count);
+        let services = Arc::new(self.services(&agent, &turn, &io));
+        agent
+            .connection
+            .attach(&turn, &io, Arc::clone(&services), count);
         let opened = OnceLock::new();
-        let (end, interrupt) = {
+        let (answer, interrupt) = {
             let mut conversation =
-                std::pin::pin!(self.converse(&connection, &turn, &*io.memory, &opened));
+                std::pin::pin!(self.converse(&agent, rested, (&turn, &io), &opened));
             tokio::select! {
                 biased;
                 interrupt = vigil.interrupted() => {
                     let answer = match interrupt {
                         Interrupt::Killed => None,
                         Interrupt::Cancelled | Interrupt::TimedOut(_) => {
-                            self.cancel(&connection, &opened, &vigil, conversation).await
+                            self.cancel(&agent.connection, &opened, &vigil, conversation).await
                         }
                     };
                     (answer.map(Ok), Some(interrupt))
                 }
-                end = &mut conversation => (Some(end), None),
+                answer = &mut conversation => (Some(answer), None),
             }
         };
         let finish = Finish {
-            backend: self,
-            connection: &connection,
+            options: &self.options,
+            warm: &self.warm,
             vigil: &vigil,
+            turn: &turn,
+            agent,
+            session: opened.into_inner(),
         };
-        let session = opened.into_inner();
-        finish
-            .outcome(process, end, interrupt, session, turn.agent_state)
-            .await
-    }
-}
-
-/// The end of a turn: nothing is left running, and no tool call open.
-struct Finish<'a> {
-    backend: &'a AcpBackend,
-    connection: &'a Connection,
-    vigil: &'a Vigil,
-}
-
-impl Finish<'_> {
-    async fn outcome(
-        &self,
-        mut process: AgentProcess,
-        end: Option<Result<Value, Stop>>,
-        interrupt: Option<Interrupt>,
-        session: Option<Opened>,
-        earlier_state: Option<Value>,
-    ) -> Outcome {
-        if matches!(interrupt, Some(Interrupt::Killed)) {
-            self.connection.updates().close("cancelled");
-            process.kill_now().await;
-            return interrupted(Interrupt::Killed, json!({}), earlier_state);
-        }
-        let answer = match &end {
-            Some(Ok(answer)) => Some(answer),
-            Some(Err(_)) | None => None,
-        };
-        let result = self.result(answer, session.as_ref());
-        let failure = match end {
-            Some(Err(stop)) => Some(self.failure(stop, &process).await),
-            Some(Ok(answer)) if interrupt.is_none() => self.silence(&answer),
-            Some(Ok(_)) | None => None,
-        };
-        // The agent's own answer leaves time for a good end; without it there is nothing to save.
-        let answered = failure.is_none() && result.contains_key("stop_reason");
-        let grace = match (answered, &interrupt) {
-            (false, _) => Duration::ZERO,
-            (true, None) => self.backend.options.end_grace,
-            (true, Some(_)) => self.backend.options.end_grace.min(CANCELLED_GRACE),
-        };
-        let status = if interrupt.is_some() {
-            "cancelled"
-        } else {
-            "unknown"
-        };
-        let closing = self.connection.updates().close(status);
-        if self.end(&mut process, grace).await.is_none() {
-            return interrupted(Interrupt::Killed, json!({}), earlier_state);
-        }
-        tokio::select! {
-            biased;
-            () = self.vigil.killed() => {}
-            () = self.connection.emit(closing) => {}
-        }
-        let state = session.and_then(|session| serde_json::to_value(session.state).ok());
-        let state = state.or(earlier_state);
-        let result = Value::Object(result);
-        match (interrupt, failure) {
-            (Some(interrupt), _) => interrupted(interrupt, result, state),
-            (None, Some(failure)) => Outcome::failed(failure, result, state),
-            (None, None) => Outcome {
-                status: OutcomeStatus::Completed,
-                result,
-                failure: None,
-                agent_state: state,
-            },
-        }
+        let outcome = finish.outcome(answer, interrupt).await;
+        services.close().await;
+        outcome
     }
 
-    /// Ends the process; `None` if the claim was lost meanwhile.
-    async fn end(&self, process: &mut AgentProcess, grace: Duration) -> Option<()> {
-        let ended = tokio::select! {
-            biased;
-            () = self.vigil.killed() => None,
-            () = async {
-                self.connection.finish_input().await;
-                process.kill_tree(grace).await;
-            } => Some(()),
-        };
-        if ended.is_none() {
-            process.kill_now().await;
-        }
-        ended
-    }
-
-    fn result(&self, answer: Option<&Value>, session: Option<&Opened>) -> Map<String, Value> {
-        let mut result = Map::new();
-        if let Some(answer) = answer {
-            result.insert("stop_reason".to_owned(), answer["stopReason"].clone());
-            if let Some(usage) = answer.get("usage").filter(|usage| usage.is_object()) {
-                result.insert("usage".to_owned(), usage.clone());
-            }
-        }
-        if let Some(Opened { state, continuity }) = session {
-            let agent = json!({"name": state.agent_name, "version": state.agent_version});
-            result.insert("agent".to_owned(), agent);
-            result.insert("continuity".to_owned(), json!(continuity.as_str()));
-        }
-        if let Some(noise) = self.connection.noise().as_json() {
-            result.insert("noise".to_owned(), noise);
-        }
-        result
-    }
-
-    async fn failure(&self, stop: Stop, process: &AgentProcess) -> Failure {
-        let method = match stop {
-            Stop::Failed(failure) => return failure,
-            Stop::Closed(method) => method,
-        };
-        if let Some(Err(failure)) = self.connection.ended() {
-            return failure;
-        }
-        if let Ok(exit) = timeout(EXIT_LIMIT, process.wait()).await {
-            let when = format!(" before it answered `{method}`");
-            Failure::of_exit(exit, &when, process).await
-        } else {
-            let text = format!("the agent closed its output before it answered `{method}`");
-            Failure::new(FailureCode::AgentExited, text)
-        }
-    }
-
-    /// An answer without a word or a deed before it hides an error, as a rule.
-    fn silence(&self, answer: &Value) -> Option<Failure> {
-        let reason = answer["stopReason"].as_str();
-        let Some(reason) = reason else {
-            let text = "the answer to `session/prompt` has no `stopReason`";
-            return Some(Failure::new(FailureCode::AgentProtocol, text));
-        };
-        if reason == "cancelled" || self.connection.updates().any_output() {
-            return None;
-        }
-        let text = format!("the agent ended its turn (`{reason}`) without any output");
-        Some(Failure::new(FailureCode::AgentSilent, text))
-    }
-}
-
-fn interrupted(interrupt: Interrupt, result: Value, agent_state: Option<Value>) -> Outcome {
-    match interrupt {
-        Interrupt::TimedOut(failure) => Outcome::failed(failure, result, agent_state),
-        Interrupt::Killed | Interrupt::Cancelled => Outcome {
-            status: OutcomeStatus::Cancelled,
-            result,
-            failure: None,
-            agent_state,
-        },
+    async fn close(&self) {
+        self.warm.close().await;
     }
 }

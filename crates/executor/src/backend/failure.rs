@@ -73,8 +73,18 @@ pub enum FailureCode {
     AgentError,
     /// The agent does not speak the protocol as asked.
     AgentProtocol,
+    /// The agent wants authentication, or can't authenticate as configured.
+    AgentAuthRequired,
+    /// The agent can't be given what the session wants it to have.
+    AgentCapabilityMissing,
     /// The agent does not have the wanted mode.
     AgentModeMissing,
+    /// The agent does not have the wanted model.
+    AgentModelMissing,
+    /// The agent does not have the wanted option, or not with that value.
+    AgentOptionMissing,
+    /// The agent took a choice and does not show it.
+    AgentChoiceUnconfirmed,
     /// The agent wrote a line above the limit.
     AgentLineTooLong,
     /// The agent wrote nothing for too long.
@@ -94,7 +104,12 @@ impl FailureCode {
             Self::AgentExited => "agent_exited",
             Self::AgentError => "agent_error",
             Self::AgentProtocol => "agent_protocol_error",
+            Self::AgentAuthRequired => "agent_auth_required",
+            Self::AgentCapabilityMissing => "agent_capability_missing",
             Self::AgentModeMissing => "agent_mode_missing",
+            Self::AgentModelMissing => "agent_model_missing",
+            Self::AgentOptionMissing => "agent_option_missing",
+            Self::AgentChoiceUnconfirmed => "agent_choice_unconfirmed",
             Self::AgentLineTooLong => "agent_line_too_long",
             Self::AgentIdle => "agent_idle_timeout",
             Self::TurnTimeout => "turn_timeout",

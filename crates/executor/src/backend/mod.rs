@@ -5,6 +5,7 @@ pub mod acp;
 pub mod command;
 mod event;
 mod failure;
+mod settings;
 mod vigil;
 
 use std::path::PathBuf;
@@ -18,13 +19,17 @@ use tokio_util::sync::CancellationToken;
 
 pub use event::{AgentEvent, EVENT_LIMIT};
 pub use failure::{Failure, FailureCode};
+pub use settings::{AgentSettings, McpServer, Transport};
 
 /// Drives an agent through one turn.
 #[async_trait]
 pub trait Backend: std::fmt::Debug + Send + Sync {
-    /// Runs the turn to its end. When it returns, no process of the agent is left. It ends soon
-    /// after `io.cancel`, at once after `io.kill`, and always with an outcome.
+    /// Runs the turn to its end. When it returns, no process of the agent is left but one that the
+    /// backend keeps for the session's next turn, until [`Self::close`]. It ends soon after `io.cancel`, at once after `io.kill`, and always with an outcome.
     async fn run(&self, turn: Turn, io: TurnIo) -> Outcome;
+
+    /// Ends what stays between turns. From now on nothing stays.
+    async fn close(&self) {}
 }
 
 /// One turn of an agent.
@@ -44,6 +49,8 @@ pub struct Turn {
     pub workspace: PathBuf,
     /// What an earlier run of the session returned as [`Outcome::agent_state`].
     pub agent_state: Option<Value>,
+    /// What the session asks of its agent; its directories are absolute and canonical.
+    pub settings: AgentSettings,
     /// Which questions have to be asked.
     pub approval_policy: ApprovalPolicy,
     /// Bounds of this turn.
@@ -167,6 +174,40 @@ pub trait Questions: std::fmt::Debug + Send + Sync {
     /// Asks and waits for the answer. The future is dropped if the agent withdraws the question or
     /// the turn ends; several may wait at once.
     async fn ask(&self, question: Question) -> Answer;
+
+    /// Whether [`Self::ask_form`] reaches anybody.
+    fn takes_forms(&self) -> bool {
+        false
+    }
+
+    /// The same for a form that a person is to fill in.
+    async fn ask_form(&self, _form: Form) -> FormAnswer {
+        FormAnswer::Cancelled
+    }
+}
+
+/// A question to a person that is no request for approval.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Form {
+    /// Unique within the attempt.
+    pub request_id: String,
+    /// The tool call that it belongs to, as in its events.
+    pub call_id: Option<String>,
+    /// What is asked.
+    pub message: String,
+    /// What an answer looks like, a JSON schema of an object.
+    pub schema: Value,
+}
+
+/// The answer to a form.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FormAnswer {
+    /// Filled in: an object that fits the schema.
+    Accepted(Value),
+    /// The person does not want to answer.
+    Declined,
+    /// Nobody will answer.
+    Cancelled,
 }
 
 /// A question for approval.
@@ -205,6 +246,8 @@ pub enum Answer {
     },
     /// Do not.
     Denied {
+        /// For how long.
+        scope: Scope,
         /// Why, for the agent.
         feedback: Option<String>,
     },
@@ -212,7 +255,7 @@ pub enum Answer {
     Cancelled,
 }
 
-/// How far an approval reaches.
+/// How far an answer reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// This question.

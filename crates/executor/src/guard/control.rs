@@ -16,8 +16,9 @@ pub struct GuardSpec {
     pub control: PathBuf,
     /// The pipe on which the guard reports.
     pub status: PathBuf,
-    /// The lock file of the workspace.
-    pub lock: PathBuf,
+    /// The lock file of the workspace. Without one it is no agent that is guarded but a program
+    /// beside one, whose own tree is all that the guard may kill.
+    pub lock: Option<PathBuf>,
     /// How long to wait for that lock.
     pub lock_wait_ms: u64,
     /// Until when the agent may live if no other deadline comes: milliseconds since the boot of
@@ -36,6 +37,10 @@ pub enum GuardStatus {
         /// Its process id.
         pid: i32,
     },
+    /// The agent rests and the workspace is free for others.
+    Parked,
+    /// The agent's workspace is its own again.
+    Resumed,
     /// The workspace stayed in use.
     Busy {
         /// The run that holds it, where known.
@@ -70,6 +75,22 @@ pub enum KillReason {
     ExecutorGone,
     /// The guard itself was told to end.
     Terminated,
+    /// Another agent got the workspace while this one rested.
+    WorkspaceTaken,
+}
+
+/// Lets the agent rest: its guard frees the workspace and goes on watching.
+pub(crate) const PARK_LINE: &str = "park\n";
+
+/// The agent goes on, if its workspace is still free.
+pub(crate) const RESUME_LINE: &str = "resume\n";
+
+/// What the executor tells the guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Deadline(u64),
+    Park,
+    Resume,
 }
 
 /// A deadline as one line of the control pipe.
@@ -77,9 +98,14 @@ pub(crate) fn deadline_line(deadline: u64) -> String {
     format!("deadline {deadline}\n")
 }
 
-/// Reads what [`deadline_line`] writes; other lines are of a later version and mean nothing here.
-pub(super) fn parse_deadline(line: &str) -> Option<u64> {
-    line.strip_prefix("deadline ")?.trim().parse().ok()
+/// Reads a line of the control pipe; unknown ones are of a later version and mean nothing here.
+pub(super) fn parse_order(line: &str) -> Option<Order> {
+    match line.split_once(' ') {
+        Some(("deadline", number)) => number.trim().parse().ok().map(Order::Deadline),
+        None if line == PARK_LINE.trim_end() => Some(Order::Park),
+        None if line == RESUME_LINE.trim_end() => Some(Order::Resume),
+        Some(_) | None => None,
+    }
 }
 
 /// Milliseconds since the machine's boot, suspended time included. Both processes read the same
@@ -100,9 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_survives_its_line_and_other_lines_are_ignored() {
-        assert_eq!(parse_deadline(&deadline_line(42)), Some(42));
-        assert_eq!(parse_deadline("pause 42"), None);
-        assert_eq!(parse_deadline("deadline soon"), None);
+    fn orders_survive_their_lines_and_other_lines_are_ignored() {
+        let order = |line: &str| parse_order(line.trim_end());
+        assert_eq!(order(&deadline_line(42)), Some(Order::Deadline(42)));
+        assert_eq!(order(PARK_LINE), Some(Order::Park));
+        assert_eq!(order(RESUME_LINE), Some(Order::Resume));
+        for other in ["pause 42", "deadline soon", "park 1", ""] {
+            assert_eq!(order(other), None, "{other}");
+        }
     }
 }

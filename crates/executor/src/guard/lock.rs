@@ -85,6 +85,18 @@ impl WorkspaceLock {
     }
 }
 
+impl WorkspaceLock {
+    /// Lets others have the workspace. The record stays: whoever takes it kills what rests in it.
+    pub(super) fn lend(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
+    /// Takes the lock back without waiting; `false` if somebody has or had it meanwhile.
+    pub(super) fn take_back(&self, run_id: &str) -> bool {
+        self.file.try_lock().is_ok() && read_runs(&self.file) == [run_id]
+    }
+}
+
 fn read_runs(mut file: &File) -> Vec<String> {
     let mut text = String::new();
     // An unreadable record only means that its runs are found by descent instead.
@@ -123,7 +135,15 @@ mod tests {
         assert!(matches!(second, Acquired::Busy { holder: Some(run) } if run == "run-1"));
         assert!(waited);
 
-        drop(lock);
+        // Lent, it goes to whoever comes, with the record of the run that rests.
+        lock.lend().unwrap();
+        assert!(lock.take_back("run-1"));
+        lock.lend().unwrap();
+        let other = WorkspaceLock::acquire(&path, brief, || {}).await.unwrap();
+        assert!(matches!(&other, Acquired::Locked { former, .. } if former == &["run-1"]));
+        assert!(!lock.take_back("run-1"));
+
+        drop((lock, other));
         let third = WorkspaceLock::acquire(&path, brief, || {}).await.unwrap();
         assert!(matches!(third, Acquired::Locked { former, .. } if former == ["run-1"]));
     }

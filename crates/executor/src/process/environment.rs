@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 const ALLOWED: [&str; 7] = ["PATH", "HOME", "LANG", "TERM", "USER", "SHELL", "TMPDIR"];
-const SECRET_WORDS: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASSWORD"];
+const SECRET_WORDS: [&str; 5] = ["AUTHORIZATION", "KEY", "TOKEN", "SECRET", "PASSWORD"];
 
 /// Names the run in the environment of every process of an agent.
 pub const RUN_MARK: &str = "TAPEDECK_RUN";
@@ -69,22 +69,9 @@ impl Environment {
 
     /// Removes the values of secret variables from texts.
     pub fn redactor(&self) -> Redactor {
-        let secret = |name: &OsString| {
-            let name = name.to_string_lossy().to_uppercase();
-            SECRET_WORDS.iter().any(|word| name.contains(word))
-        };
-        let mut secrets: Vec<String> = self
-            .variables
-            .iter()
-            .filter(|(name, _)| secret(name))
-            .filter_map(|(_, value)| value.to_str())
-            .filter(|value| value.len() >= SHORTEST_SECRET)
-            .map(str::to_owned)
-            .collect();
-        // The longest first, or a secret that begins with another would be left in part.
-        secrets.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        secrets.dedup();
-        Redactor { secrets }
+        let pairs = self.variables.iter();
+        let pairs = pairs.filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
+        Redactor::default().with(pairs)
     }
 }
 
@@ -101,6 +88,24 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
+    /// The same, for the secrets among these names and values too.
+    #[must_use]
+    pub fn with<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let secret = |name: &str| {
+            let name = name.to_uppercase();
+            SECRET_WORDS.iter().any(|word| name.contains(word))
+        };
+        let new = pairs
+            .into_iter()
+            .filter(|(name, value)| secret(name) && value.len() >= SHORTEST_SECRET)
+            .map(|(_, value)| value.to_owned());
+        let mut secrets: Vec<String> = self.secrets.iter().cloned().chain(new).collect();
+        // The longest first, or a secret that begins with another would be left in part.
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        secrets.dedup();
+        Self { secrets }
+    }
+
     /// `text` without the secrets.
     pub fn redact(&self, mut text: String) -> String {
         for secret in &self.secrets {

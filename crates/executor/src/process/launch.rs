@@ -3,7 +3,8 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeWriter};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use nix::sys::prctl::set_child_subreaper;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -96,10 +97,19 @@ pub enum LaunchError {
 }
 
 #[derive(Debug, Clone)]
-enum Phase {
+pub(super) enum Phase {
     Starting,
     Running(i32),
+    Parked,
+    Resumed,
     Refused(GuardStatus),
+}
+
+/// What a guard is told: a line, and whose deadlines count from now on.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) line: &'static str,
+    pub(super) lease: watch::Receiver<Instant>,
 }
 
 impl Launcher {
@@ -111,17 +121,44 @@ impl Launcher {
         spec: AgentSpec,
         lease: watch::Receiver<Instant>,
     ) -> Result<AgentProcess, LaunchError> {
+        self.start(spec, lease, None).await
+    }
+
+    /// Starts a program beside an agent that has the workspace already: without a lock, without
+    /// input, and with all that it puts out in one pipe.
+    pub(crate) async fn launch_beside(
+        &self,
+        spec: AgentSpec,
+        lease: watch::Receiver<Instant>,
+    ) -> Result<(AgentProcess, pipe::Receiver), LaunchError> {
+        let (output, input) = io::pipe()?;
+        let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
+        let process = self.start(spec, lease, Some(input)).await?;
+        Ok((process, output))
+    }
+
+    async fn start(
+        &self,
+        spec: AgentSpec,
+        lease: watch::Receiver<Instant>,
+        output: Option<PipeWriter>,
+    ) -> Result<AgentProcess, LaunchError> {
         // Should a guard be killed, its orphans come to us and not to init.
         set_child_subreaper(true).map_err(io::Error::from)?;
         let workspace = tokio::fs::canonicalize(&spec.workspace).await?;
         let pipes = Pipes::create(&self.state_dir)?;
-        let mut child = self.spawn_guard(&spec, &workspace, &pipes, &lease)?;
+        let marks = match output {
+            None => vec![Mark::Run(spec.run_id.clone())],
+            // The agent carries the same mark.
+            Some(_) => Vec::new(),
+        };
+        let mut child = self.spawn_guard(&spec, &workspace, &pipes, &lease, output)?;
         let _names = pipes.names;
         let guard = child.id().and_then(|pid| Identity::of(pid.cast_signed()));
         let guard = guard.ok_or_else(|| io::Error::other("it ended at once"))?;
         let scope = Scope {
             root: Some(guard),
-            marks: vec![Mark::Run(spec.run_id.clone())],
+            marks,
             awaited: Some(guard.pid),
         };
         let stderr = Arc::new(StderrTail::new(spec.environment.redactor()));
@@ -133,7 +170,8 @@ impl Launcher {
             let stderr = Arc::clone(&stderr);
             tasks.spawn(async move { stderr.fill(pipe).await });
         }
-        tasks.spawn(push_deadlines(pipes.control, lease));
+        let (orders, ordered) = mpsc::channel(1);
+        tasks.spawn(push_deadlines(pipes.control, lease, ordered));
         let orphans = Scope {
             root: None,
             ..scope.clone()
@@ -160,10 +198,12 @@ impl Launcher {
                 guard,
                 scope,
                 exit,
+                phase: phases,
+                orders,
                 _tasks: tasks,
             }),
             Phase::Refused(status) => Err(refusal(&spec, workspace, status, &stderr).await),
-            Phase::Starting => {
+            Phase::Starting | Phase::Parked | Phase::Resumed => {
                 let exit = (*exit.borrow()).unwrap_or_default();
                 Err(LaunchError::Guard {
                     exit,
@@ -179,9 +219,12 @@ impl Launcher {
         workspace: &Path,
         pipes: &Pipes,
         lease: &watch::Receiver<Instant>,
+        output: Option<PipeWriter>,
     ) -> io::Result<Child> {
-        let lock = lock_path(&self.state_dir, workspace);
-        if let Some(folder) = lock.parent() {
+        let lock = output
+            .is_none()
+            .then(|| lock_path(&self.state_dir, workspace));
+        if let Some(folder) = lock.as_deref().and_then(Path::parent) {
             private_dir(folder)?;
         }
         let guard = GuardSpec {
@@ -201,10 +244,17 @@ impl Launcher {
             .env_clear()
             .envs(spec.environment.iter())
             .env(RUN_MARK, &spec.run_id)
-            .env(EXECUTOR_MARK, &self.executor_instance)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .env(EXECUTOR_MARK, &self.executor_instance);
+        match output {
+            None => command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped()),
+            Some(output) => command
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output),
+        };
         command.spawn()
     }
 }
@@ -234,6 +284,8 @@ async fn refusal(
         GuardStatus::Killed { .. }
         | GuardStatus::Exited { .. }
         | GuardStatus::Started { .. }
+        | GuardStatus::Parked
+        | GuardStatus::Resumed
         | GuardStatus::Waiting => LaunchError::Guard {
             exit: exit_of(&status),
             stderr: quoted(stderr).await,
@@ -257,20 +309,32 @@ fn on_boot_clock(deadline: Instant) -> u64 {
     boot.saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Tells the guard each new deadline. It keeps the pipe open after the last one: only the end of
-/// this process or of the agent's owner closes it.
-async fn push_deadlines(mut control: pipe::Sender, mut lease: watch::Receiver<Instant>) {
+/// Tells the guard each new deadline, and what else it is ordered to. It keeps the pipe open after
+/// the last one: only the end of this process or of the agent's owner closes it.
+async fn push_deadlines(
+    mut control: pipe::Sender,
+    mut lease: watch::Receiver<Instant>,
+    mut orders: mpsc::Receiver<Order>,
+) {
+    let mut line = "";
     loop {
         let deadline = *lease.borrow_and_update();
-        if control
-            .write_all(deadline_line(on_boot_clock(deadline)).as_bytes())
-            .await
-            .is_err()
-        {
+        // The new deadline comes before the order, which may leave the old one behind.
+        let told = format!("{}{line}", deadline_line(on_boot_clock(deadline)));
+        if control.write_all(told.as_bytes()).await.is_err() {
             return;
         }
-        if lease.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        line = "";
+        tokio::select! {
+            Some(order) = orders.recv() => {
+                (line, lease) = (order.line, order.lease);
+            }
+            // A lease that is over brings no more deadlines, but there may be another.
+            () = async {
+                if lease.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            } => {}
         }
     }
 }
@@ -322,6 +386,8 @@ fn note(line: &str, phase: &watch::Sender<Phase>, exit: &mut AgentExit) {
     match status {
         GuardStatus::Waiting => {}
         GuardStatus::Started { pid } => drop(phase.send_replace(Phase::Running(pid))),
+        GuardStatus::Parked => drop(phase.send_replace(Phase::Parked)),
+        GuardStatus::Resumed => drop(phase.send_replace(Phase::Resumed)),
         GuardStatus::Busy { .. } | GuardStatus::SpawnFailed { .. } => {
             phase.send_replace(Phase::Refused(status));
         }
@@ -351,6 +417,8 @@ fn exit_of(status: &GuardStatus) -> AgentExit {
         },
         GuardStatus::Waiting
         | GuardStatus::Started { .. }
+        | GuardStatus::Parked
+        | GuardStatus::Resumed
         | GuardStatus::Busy { .. }
         | GuardStatus::SpawnFailed { .. } => AgentExit::default(),
     }

@@ -246,7 +246,13 @@ async fn a_refused_question_is_a_no() {
     server.fail("approval", Fault::Refused(ErrorCode::RequestIdConflict));
     let agent = ScriptedAgent::new(|_, io| async move {
         let answer = io.questions.ask(question()).await;
-        assert!(matches!(answer, Answer::Denied { feedback: Some(_) }));
+        assert!(matches!(
+            answer,
+            Answer::Denied {
+                feedback: Some(_),
+                ..
+            }
+        ));
         outcome(OutcomeStatus::Completed)
     });
     let running = start(&server, agent);

@@ -15,6 +15,9 @@ options = script.get("options", {})
 log = open(os.path.join(os.getcwd(), "received.jsonl"), "a")
 SESSION = options.get("session", "s1")
 asked = 0
+called = 0
+terminal = None
+authenticated = False
 held = []
 
 
@@ -74,6 +77,22 @@ def outcome(request):
     return result.get("optionId", result["outcome"])
 
 
+def reply(request):
+    answer = await_message(lambda message: message.get("id") == request)
+    return answer["result"] if "result" in answer else {"code": answer["error"]["code"]}
+
+
+def call(method, params):
+    """A request of the client; `$terminal` stands for the newest terminal."""
+    global called, terminal
+    called += 1
+    filled = {key: terminal if value == "$terminal" else value for key, value in params.items()}
+    send({"id": "call-%d" % called, "method": method, "params": dict({"sessionId": SESSION}, **filled)})
+    result = reply("call-%d" % called)
+    terminal = (result or {}).get("terminalId", terminal)
+    return result
+
+
 def flood(count):
     for number in range(count):
         update(text("%d " % number))
@@ -109,6 +128,17 @@ def step(prompt, name, *arguments):
         send({"id": 77, "method": arguments[0], "params": {}})
         answer = await_message(lambda message: message.get("id") == 77)
         update(text("code %d" % answer["error"]["code"]))
+    elif name == "call":
+        update(text(json.dumps(call(*arguments), sort_keys=True)))
+    elif name == "form":
+        send({"id": "form", "method": "elicitation/create", "params": dict(
+            {"sessionId": SESSION, "mode": "form"}, **arguments[0])})
+        update(text(json.dumps(reply("form"), sort_keys=True)))
+    elif name == "form_and_withdraw":
+        send({"id": "form", "method": "elicitation/create", "params": dict(
+            {"sessionId": SESSION, "mode": "form"}, **arguments[0])})
+        send({"method": "$/cancel_request", "params": {"requestId": "form"}})
+        update(text(json.dumps(reply("form"), sort_keys=True)))
     elif name == "flood":
         flood(arguments[0])
     elif name == "flood_aside":
@@ -144,7 +174,7 @@ def take_up(message):
     global SESSION
     SESSION = message["params"]["sessionId"]
     update(text("replayed before"))
-    send({"id": message["id"], "result": {}})
+    send({"id": message["id"], "result": options.get("new", {})})
     for _ in range(3):
         time.sleep(0.02)
         update(text("replayed after"))
@@ -165,15 +195,23 @@ while True:
         send({"id": message["id"], "result": {
             "protocolVersion": options.get("version", 1),
             "agentCapabilities": options.get("capabilities", {}),
+            "authMethods": options.get("auth_methods", []),
             "agentInfo": {"name": "scripted", "version": "1.2"}}})
+    elif method == "authenticate":
+        authenticated = True
+        send({"id": message["id"], "result": {}})
+    elif method in ("session/new", "session/load", "session/resume") and options.get("locked") and not authenticated:
+        send({"id": message["id"], "error": {"code": -32000, "message": "Authentication required"}})
     elif method == "session/new":
         if options.get("early"):
             update(text("early "))
         send({"id": message["id"], "result": dict({"sessionId": SESSION}, **options.get("new", {}))})
     elif method in ("session/load", "session/resume"):
         take_up(message)
-    elif method in ("session/set_mode", "session/set_config_option"):
-        send({"id": message["id"], "result": {}})
+    elif method in ("session/set_mode", "session/set_config_option", "session/set_model"):
+        if "set_update" in options:
+            update(options["set_update"])
+        send({"id": message["id"], "result": options.get("set_answer", {})})
     elif method == "session/prompt":
         result = {"stopReason": "end_turn"}
         for entry in script.get("steps", []):

@@ -7,6 +7,8 @@
     reason = "this is test code outside of a test function"
 )]
 
+pub(crate) mod stage;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_executor::backend::{
-    Activity, AgentEvent, Answer, ApprovalPolicy, Memory, Question, Questions, Turn, TurnIo,
-    TurnLimits,
+    Activity, AgentEvent, AgentSettings, Answer, ApprovalPolicy, Form, FormAnswer, Memory,
+    Question, Questions, Turn, TurnIo, TurnLimits,
 };
 use tapedeck_executor::process::{AgentSpec, Environment, GuardCommand, Launcher};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -74,6 +76,7 @@ impl Fixture {
             raw_prompt: prompt.to_owned(),
             workspace: self.workspace.clone(),
             agent_state: None,
+            settings: AgentSettings::default(),
             approval_policy: ApprovalPolicy::Interactive,
             limits: TurnLimits::default(),
         }
@@ -133,6 +136,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 pub(crate) struct Ends {
     pub(crate) events: mpsc::Receiver<AgentEvent>,
     pub(crate) asked: mpsc::Receiver<(Question, oneshot::Sender<Answer>)>,
+    pub(crate) forms: mpsc::Receiver<(Form, oneshot::Sender<FormAnswer>)>,
     /// What was kept for later turns, before the turn's end.
     pub(crate) kept: mpsc::Receiver<Value>,
     pub(crate) cancel: CancellationToken,
@@ -141,14 +145,27 @@ pub(crate) struct Ends {
 }
 
 #[derive(Debug)]
-struct Asking(mpsc::Sender<(Question, oneshot::Sender<Answer>)>);
+struct Asking {
+    questions: mpsc::Sender<(Question, oneshot::Sender<Answer>)>,
+    forms: mpsc::Sender<(Form, oneshot::Sender<FormAnswer>)>,
+}
 
 #[async_trait]
 impl Questions for Asking {
     async fn ask(&self, question: Question) -> Answer {
         let (sender, answer) = oneshot::channel();
-        self.0.send((question, sender)).await.unwrap();
+        self.questions.send((question, sender)).await.unwrap();
         answer.await.unwrap_or(Answer::Cancelled)
+    }
+
+    fn takes_forms(&self) -> bool {
+        true
+    }
+
+    async fn ask_form(&self, form: Form) -> FormAnswer {
+        let (sender, answer) = oneshot::channel();
+        self.forms.send((form, sender)).await.unwrap();
+        answer.await.unwrap_or(FormAnswer::Cancelled)
     }
 }
 
@@ -165,12 +182,17 @@ impl Memory for Keeping {
 pub(crate) fn connections(capacity: usize) -> (TurnIo, Ends) {
     let (events, event_end) = mpsc::channel(capacity);
     let (questions, asked) = mpsc::channel(16);
+    let (form_sender, forms) = mpsc::channel(16);
+    let asking = Asking {
+        questions,
+        forms: form_sender,
+    };
     let (memory, kept) = mpsc::channel(16);
     let (cancel, kill) = (CancellationToken::new(), CancellationToken::new());
     let (lease, deadline) = lease(Duration::from_mins(10));
     let io = TurnIo {
         events,
-        questions: Arc::new(Asking(questions)),
+        questions: Arc::new(asking),
         memory: Arc::new(Keeping(memory)),
         cancel: cancel.clone(),
         kill: kill.clone(),
@@ -182,6 +204,7 @@ pub(crate) fn connections(capacity: usize) -> (TurnIo, Ends) {
         Ends {
             events: event_end,
             asked,
+            forms,
             kept,
             cancel,
             kill,

@@ -10,13 +10,14 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 use tapedeck_executor::backend::OutcomeStatus;
+use tapedeck_executor::backend::acp::AcpOptions;
 
 use super::conversation::{Cancel, Conversation, Played};
 use super::{Agent, Plain, launcher, this_binary};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Printer, Tone, short};
-use crate::profiles::start::{Start, Starts, Way, program_of};
+use crate::profiles::start::{Start, Starts, Way, acp_options, program_of};
 use crate::profiles::{FILE, Places, Profile, Profiles, Script, WORD, find};
 
 /// What of an answer is shown.
@@ -124,7 +125,12 @@ pub(super) async fn run(args: Args, context: &Context) -> anyhow::Result<Exit> {
         None => None,
     };
     let name = tapedeck_client::instance_id();
-    let backend = start.clone().backend(launcher(&state, &name)?)?;
+    // The steps look at each start and each end, so no agent stays.
+    let acp = AcpOptions {
+        warm_stay: Duration::ZERO,
+        ..acp_options(&context.config)
+    };
+    let backend = start.clone().backend(launcher(&state, &name)?, acp)?;
     let conversation = Conversation {
         backend,
         workspace: workspace.clone(),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_executor::backend::{
-    Activity, AgentEvent, Answer, ApprovalPolicy, Backend, Memory, Outcome, Question, Questions,
-    Scope, Turn, TurnIo, TurnLimits,
+    Activity, AgentEvent, AgentSettings, Answer, ApprovalPolicy, Backend, Memory, Outcome,
+    Question, Questions, Scope, Turn, TurnIo, TurnLimits,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -79,6 +79,7 @@ impl Conversation {
             raw_prompt: prompt.to_owned(),
             workspace: self.workspace.clone(),
             agent_state,
+            settings: AgentSettings::default(),
             approval_policy: ApprovalPolicy::Interactive,
             limits: TurnLimits {
                 idle: None,

@@ -11,10 +11,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::permission::Asking;
+use super::asking::Asking;
 use super::rpc::{INVALID_PARAMS, METHOD_NOT_FOUND, Message, Peer, write};
+use super::services::Services;
 use super::updates::Updates;
-use crate::backend::{Activity, AgentEvent, Failure, Turn, TurnIo};
+use super::{elicitation, permission};
+use crate::backend::{Activity, AgentEvent, Failure, FormAnswer, Turn, TurnIo};
 use crate::lines::LineReader;
 use crate::process::Redactor;
 
@@ -30,16 +32,26 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     updates: Arc<Mutex<Updates>>,
     noise: Arc<Mutex<Noise>>,
-    stop_questions: CancellationToken,
-    open_questions: watch::Receiver<usize>,
+    link: Arc<Mutex<Option<Link>>>,
     end_input: CancellationToken,
     ended: watch::Receiver<Option<Result<(), Failure>>>,
-    events: mpsc::Sender<AgentEvent>,
     _tasks: JoinSet<()>,
 }
 
+/// The turn that the agent works for. Between turns there is none.
+#[derive(Debug, Clone)]
+struct Link {
+    events: mpsc::Sender<AgentEvent>,
+    activity: Activity,
+    asking: Arc<Mutex<Asking>>,
+    takes_forms: bool,
+    services: Arc<Services>,
+    stop_questions: CancellationToken,
+    open_questions: watch::Receiver<usize>,
+}
+
 /// Lines on stdout that were no messages.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(super) struct Noise {
     lines: u64,
     samples: Vec<String>,
@@ -68,33 +80,19 @@ pub(super) struct Pipes {
 }
 
 impl Connection {
-    pub(super) fn start(
-        pipes: Pipes,
-        turn: &Turn,
-        io: &TurnIo,
-        count: watch::Sender<usize>,
-    ) -> Self {
+    pub(super) fn start(pipes: Pipes) -> Self {
         let (peer, messages) = Peer::new();
-        let (stop_questions, end_input) = (CancellationToken::new(), CancellationToken::new());
-        let open_questions = count.subscribe();
+        let end_input = CancellationToken::new();
         let (ended_sender, ended) = watch::channel(None);
         let updates = Arc::new(Mutex::new(Updates::new(pipes.redactor.clone())));
         let noise = Arc::new(Mutex::new(Noise::default()));
-        let asking = Asking::new(
-            Arc::clone(&io.questions),
-            turn.approval_policy,
-            peer.clone(),
-            stop_questions.clone(),
-            count,
-        );
+        let link = Arc::new(Mutex::new(None));
         let reader = Reader {
             lines: LineReader::new(pipes.stdout, pipes.line_limit),
             peer: peer.clone(),
             updates: Arc::clone(&updates),
             noise: Arc::clone(&noise),
-            asking,
-            events: io.events.clone(),
-            activity: io.activity.clone(),
+            link: Arc::clone(&link),
             redactor: pipes.redactor,
         };
         let mut tasks = JoinSet::new();
@@ -109,13 +107,57 @@ impl Connection {
             peer,
             updates,
             noise,
-            stop_questions,
-            open_questions,
+            link,
             end_input,
             ended,
-            events: io.events.clone(),
             _tasks: tasks,
         }
+    }
+
+    /// From now on the agent works for this turn; `count` is kept at the number of its open
+    /// questions.
+    pub(super) fn attach(
+        &self,
+        turn: &Turn,
+        io: &TurnIo,
+        services: Arc<Services>,
+        count: watch::Sender<usize>,
+    ) {
+        let stop_questions = CancellationToken::new();
+        let open_questions = count.subscribe();
+        let asking = Asking::new(
+            Arc::clone(&io.questions),
+            turn.approval_policy,
+            self.peer.clone(),
+            stop_questions.clone(),
+            count,
+        );
+        let link = Link {
+            events: io.events.clone(),
+            activity: io.activity.clone(),
+            asking: Arc::new(Mutex::new(asking)),
+            takes_forms: io.questions.takes_forms(),
+            services,
+            stop_questions,
+            open_questions,
+        };
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+    }
+
+    /// The turn is over and the agent works for none.
+    pub(super) fn detach(&self) {
+        let link = self
+            .link
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(link) = link {
+            link.stop_questions.cancel();
+        }
+    }
+
+    fn link(&self) -> Option<Link> {
+        link_of(&self.link)
     }
 
     /// The state of the session's reports. Not to be held across an await.
@@ -123,27 +165,32 @@ impl Connection {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn noise(&self) -> Noise {
-        self.noise
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// What came since this was last asked for.
+    pub(super) fn take_noise(&self) -> Noise {
+        let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *noise)
     }
 
     pub(super) async fn emit(&self, events: Vec<AgentEvent>) {
-        emit(&self.events, events).await;
+        if let Some(link) = self.link() {
+            emit(&link.events, events).await;
+        }
     }
 
     /// Answers all questions as cancelled, those that still come too.
     pub(super) fn cancel_questions(&self) {
-        self.stop_questions.cancel();
+        if let Some(link) = self.link() {
+            link.stop_questions.cancel();
+        }
     }
 
     /// Sends what is queued, open answers included, and closes the agent's stdin.
     pub(super) async fn finish_input(&self) {
-        self.cancel_questions();
-        let mut open = self.open_questions.clone();
-        drop(tokio::time::timeout(ANSWER_LIMIT, open.wait_for(|open| *open == 0)).await);
+        if let Some(mut link) = self.link() {
+            link.stop_questions.cancel();
+            let closed = link.open_questions.wait_for(|open| *open == 0);
+            drop(tokio::time::timeout(ANSWER_LIMIT, closed).await);
+        }
         self.end_input.cancel();
     }
 
@@ -151,6 +198,10 @@ impl Connection {
     pub(super) fn ended(&self) -> Option<Result<(), Failure>> {
         self.ended.borrow().clone()
     }
+}
+
+fn link_of(link: &Mutex<Option<Link>>) -> Option<Link> {
+    link.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 async fn emit(sender: &mpsc::Sender<AgentEvent>, events: Vec<AgentEvent>) {
@@ -162,15 +213,32 @@ async fn emit(sender: &mpsc::Sender<AgentEvent>, events: Vec<AgentEvent>) {
     }
 }
 
+/// A tool call that shows a terminal shows what that has put out so far.
+fn show_terminals(content: &mut Value, services: &Services) {
+    for block in content.as_array_mut().into_iter().flatten() {
+        if block["type"] == "terminal"
+            && let Some(output) = block["terminalId"]
+                .as_str()
+                .and_then(|id| services.shown(id))
+        {
+            block["output"] = output.into();
+        }
+    }
+}
+
 struct Reader {
     lines: LineReader<ChildStdout>,
     peer: Peer,
     updates: Arc<Mutex<Updates>>,
     noise: Arc<Mutex<Noise>>,
-    asking: Asking,
-    events: mpsc::Sender<AgentEvent>,
-    activity: Activity,
+    link: Arc<Mutex<Option<Link>>>,
     redactor: Redactor,
+}
+
+impl Link {
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Reader {
@@ -178,7 +246,9 @@ impl Reader {
         loop {
             match self.lines.next_line().await {
                 Ok(Some(line)) => {
-                    self.activity.touch();
+                    if let Some(link) = link_of(&self.link) {
+                        link.activity.touch();
+                    }
                     self.sort(&line.text).await;
                 }
                 Ok(None) => return Ok(()),
@@ -209,40 +279,77 @@ impl Reader {
         }
     }
 
-    async fn notified(&mut self, method: &str, params: Value) {
+    async fn notified(&mut self, method: &str, mut params: Value) {
         match method {
             "session/update" => {
+                if let Some(link) = link_of(&self.link) {
+                    show_terminals(&mut params["update"]["content"], &link.services);
+                }
                 let events = self.updates().notified(params);
-                emit(&self.events, events).await;
+                self.emit(events).await;
             }
-            "$/cancel_request" => self.asking.withdraw(&params["requestId"]),
+            "$/cancel_request" => {
+                if let Some(link) = link_of(&self.link) {
+                    link.asking().withdraw(&params["requestId"]);
+                }
+            }
             // The agent's own notifications mean nothing to us.
             _ => {}
         }
     }
 
-    async fn requested(&mut self, id: Value, method: &str, mut params: Value) {
-        if method != "session/request_permission" {
-            let text = format!("`{method}` is not offered by this client");
-            return self.peer.refuse(id, METHOD_NOT_FOUND, &text).await;
+    async fn emit(&self, events: Vec<AgentEvent>) {
+        if let Some(link) = link_of(&self.link) {
+            emit(&link.events, events).await;
         }
+    }
+
+    async fn requested(&mut self, id: Value, method: &str, params: Value) {
+        let link = link_of(&self.link);
+        match (method, link) {
+            ("session/request_permission", link) => self.permission(id, params, link).await,
+            ("elicitation/create", Some(link)) if link.takes_forms => {
+                self.form(id, &params, &link).await;
+            }
+            (_, Some(link)) => {
+                let (peer, method) = (self.peer.clone(), method.to_owned());
+                link.services.request(peer, id, method, params).await;
+            }
+            (_, None) => {
+                let text = format!("`{method}` is not offered between turns");
+                self.peer.refuse(id, METHOD_NOT_FOUND, &text).await;
+            }
+        }
+    }
+
+    async fn permission(&self, id: Value, mut params: Value, link: Option<Link>) {
         let asked = self.updates().asked_about(&params["toolCall"]);
-        match asked {
-            Some(mut asked) => {
+        match (asked, link) {
+            (Some(mut asked), Some(link)) => {
                 let events = std::mem::take(&mut asked.events);
-                emit(&self.events, events).await;
-                self.asking.ask(id, asked, &params["options"].take());
+                emit(&link.events, events).await;
+                link.asking()
+                    .permission(id, asked, &params["options"].take());
             }
             // Outside a turn nobody is there to answer it.
-            None if params["toolCall"]["toolCallId"].is_string() => {
-                self.peer
-                    .answer(id, json!({"outcome": {"outcome": "cancelled"}}))
-                    .await;
+            _ if params["toolCall"]["toolCallId"].is_string() => {
+                self.peer.answer(id, permission::cancelled()).await;
             }
-            None => {
+            _ => {
                 let text = "`toolCall.toolCallId` is missing";
                 self.peer.refuse(id, INVALID_PARAMS, text).await;
             }
+        }
+    }
+
+    async fn form(&self, id: Value, params: &Value, link: &Link) {
+        if !self.updates().is_live() {
+            let cancelled = elicitation::outcome(FormAnswer::Cancelled);
+            return self.peer.answer(id, cancelled).await;
+        }
+        match elicitation::Asked::of(params, &self.redactor) {
+            Ok(asked) => link.asking().form(id, asked),
+            Err(text) => self.peer.refuse(id, INVALID_PARAMS, text).await,
         }
     }
 

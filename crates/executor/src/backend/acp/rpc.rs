@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMS: i64 = -32602;
+pub(super) const INTERNAL_ERROR: i64 = -32603;
+pub(super) const NOT_FOUND: i64 = -32002;
 pub(super) const REQUEST_CANCELLED: i64 = -32800;
 
 /// Messages that wait for the agent to read.

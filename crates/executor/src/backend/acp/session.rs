@@ -1,21 +1,18 @@
-//! The way to a session in which the prompt can be sent. It owns the handshake, taking an earlier
-//! session up again, and the mode; it must never go on with an agent that speaks another protocol or
-//! lacks the wanted mode, and a lost session must never fail the turn.
+//! The way to a session in which the prompt can be sent. It owns taking an earlier session up again
+//! and the wishes of our own session; it must never go on with an agent that lacks what is wanted,
+//! and a lost session must never fail the turn.
 
-use std::path::Path;
 use std::time::Duration;
 
-use agent_client_protocol::schema::ProtocolVersion;
-use agent_client_protocol::v1::schema::{
-    Implementation, InitializeRequest, LoadSessionRequest, NewSessionRequest, ResumeSessionRequest,
-};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::choices::{Missing, Wish, wishes};
 use super::connection::Connection;
+use super::handshake::{Hello, call, needs_authentication};
 use super::rpc::{CallError, RpcError};
-use crate::backend::{AgentEvent, Failure, FailureCode, Turn};
+use crate::backend::{AgentEvent, Failure, FailureCode, McpServer, Turn};
 use crate::process::Redactor;
 
 /// A replay that never gets quiet is cut off here.
@@ -24,12 +21,20 @@ const REPLAY_LIMIT: Duration = Duration::from_secs(10);
 /// Error data can be whole requests.
 const DATA_LENGTH: usize = 1000;
 
+/// For the agent's word on a choice whose answer contradicts it.
+const CONFIRM_LIMIT: Duration = Duration::from_secs(2);
+
+const CONFIRM_LOOK: Duration = Duration::from_millis(20);
+
 /// What is kept of an agent between runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentState {
     pub(super) session_id: String,
     pub(super) agent_name: String,
     pub(super) agent_version: String,
+    /// Where the agent keeps the session; absent in states of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<String>,
 }
 
 /// How much the agent itself knows of earlier runs.
@@ -37,6 +42,8 @@ pub(super) struct AgentState {
 pub(super) enum Continuity {
     /// There was nothing to know.
     New,
+    /// Its process stayed.
+    Warm,
     Resumed,
     Loaded,
     /// It knows nothing any more, the context is in the prompt.
@@ -47,6 +54,7 @@ impl Continuity {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
+            Self::Warm => "warm",
             Self::Resumed => "resumed",
             Self::Loaded => "loaded",
             Self::Broken => "broken",
@@ -62,9 +70,16 @@ pub(super) enum Stop {
     Closed(&'static str),
 }
 
+impl From<Missing> for Stop {
+    fn from(missing: Missing) -> Self {
+        Self::Failed(Failure::new(missing.code, missing.text))
+    }
+}
+
 /// A session that is ready for the prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Opened {
+    pub(super) hello: Hello,
     pub(super) state: AgentState,
     pub(super) continuity: Continuity,
 }
@@ -72,6 +87,10 @@ pub(super) struct Opened {
 pub(super) struct Opening<'a> {
     pub(super) connection: &'a Connection,
     pub(super) turn: &'a Turn,
+    pub(super) hello: &'a Hello,
+    /// Where this agent keeps its sessions.
+    pub(super) place: Option<&'a str>,
+    /// The executor's own mode, for sessions that name none.
     pub(super) mode: Option<&'a str>,
     pub(super) replay_quiet: Duration,
     pub(super) redactor: &'a Redactor,
@@ -85,61 +104,51 @@ struct Answered {
 
 impl Opening<'_> {
     pub(super) async fn open(&self) -> Result<Opened, Stop> {
-        let hello = self.initialize().await?;
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let agent_name = text(&hello["agentInfo"]["name"]);
-        let agent_version = text(&hello["agentInfo"]["version"]);
-        let answered = self.session(&hello, &agent_name).await?;
-        let early = self.connection.updates().live(&answered.session_id);
+        let settings = &self.turn.settings;
+        self.hello.check(settings).map_err(Stop::Failed)?;
+        let answered = self.session().await?;
+        let early = {
+            let mut updates = self.connection.updates();
+            updates.offered(&answered.answer);
+            updates.live(&answered.session_id)
+        };
         self.connection.emit(early).await;
-        if let Some(mode) = self.mode {
-            self.set_mode(mode, &answered).await?;
-        }
+        self.settle(&answered.session_id).await?;
         let state = AgentState {
             session_id: answered.session_id,
-            agent_name,
-            agent_version,
+            agent_name: self.hello.name.clone(),
+            agent_version: self.hello.version.clone(),
+            place: self.place.map(str::to_owned),
         };
         Ok(Opened {
+            hello: self.hello.clone(),
             state,
             continuity: answered.continuity,
         })
     }
 
-    async fn initialize(&self) -> Result<Value, Stop> {
-        let client = Implementation::new("tapedeck", env!("CARGO_PKG_VERSION"));
-        let request = InitializeRequest::new(ProtocolVersion::V1).client_info(client);
-        let hello = self.call("initialize", request).await?;
-        if hello["protocolVersion"].as_u64() == Some(1) {
-            return Ok(hello);
-        }
-        let text = format!(
-            "the agent speaks protocol version {}, not 1",
-            hello["protocolVersion"]
-        );
-        Err(Stop::Failed(Failure::new(FailureCode::AgentProtocol, text)))
+    /// The session as the agent that rested has it open.
+    pub(super) async fn again(&self, rested: Opened) -> Result<Opened, Stop> {
+        let session_id = &rested.state.session_id;
+        self.connection.updates().again(session_id);
+        self.settle(session_id).await?;
+        Ok(Opened {
+            continuity: Continuity::Warm,
+            ..rested
+        })
     }
 
     /// The earlier session where the agent can take it up, else a new one.
-    async fn session(&self, hello: &Value, agent_name: &str) -> Result<Answered, Stop> {
+    async fn session(&self) -> Result<Answered, Stop> {
         let Some(state) = &self.turn.agent_state else {
             return self.new_session(Continuity::New).await;
         };
-        let capabilities = &hello["agentCapabilities"];
-        let resumes = capabilities["sessionCapabilities"]["resume"].is_object();
-        let loads = capabilities["loadSession"] == true;
-        let earlier = AgentState::deserialize(state)
-            .ok()
-            .filter(|earlier| earlier.agent_name == agent_name);
-        let reason = match earlier {
-            Some(earlier) if resumes || loads => {
-                match self.take_up(&earlier.session_id, resumes).await? {
-                    Ok(answered) => return Ok(answered),
-                    Err(error) => describe(&error, self.redactor),
-                }
-            }
-            Some(_) => "the agent cannot take up earlier sessions".to_owned(),
-            None => "the state is of another agent".to_owned(),
+        let reason = match self.earlier(state) {
+            Err(reason) => reason,
+            Ok(earlier) => match self.take_up(&earlier.session_id).await? {
+                Ok(answered) => return Ok(answered),
+                Err(error) => describe(&error, self.redactor),
+            },
         };
         let answered = self.new_session(Continuity::Broken).await?;
         let payload = json!({"status": "continuity_broken", "reason": reason});
@@ -148,10 +157,38 @@ impl Opening<'_> {
         Ok(answered)
     }
 
+    /// The earlier session, if it is this agent's, on this machine, and can be taken up.
+    fn earlier(&self, state: &Value) -> Result<AgentState, String> {
+        let earlier = AgentState::deserialize(state).ok();
+        let Some(earlier) = earlier.filter(|earlier| earlier.agent_name == self.hello.name) else {
+            return Err("the state is of another agent".to_owned());
+        };
+        if earlier.place.is_some() && earlier.place.as_deref() != self.place {
+            return Err("the state lies with another executor".to_owned());
+        }
+        if !self.hello.resumes() && !self.hello.loads() {
+            return Err("the agent cannot take up earlier sessions".to_owned());
+        }
+        Ok(earlier)
+    }
+
+    /// Where the session works and with what, the same for each way to it.
+    fn params(&self, session_id: Option<&str>) -> Value {
+        let settings = &self.turn.settings;
+        let servers: Vec<Value> = settings.mcp_servers.iter().map(McpServer::to_acp).collect();
+        let mut params = json!({"cwd": self.turn.workspace, "mcpServers": servers});
+        if !settings.directories.is_empty() {
+            params["additionalDirectories"] = json!(settings.directories);
+        }
+        if let Some(session_id) = session_id {
+            params["sessionId"] = json!(session_id);
+        }
+        params
+    }
+
     async fn new_session(&self, continuity: Continuity) -> Result<Answered, Stop> {
         self.connection.updates().opening();
-        let request = NewSessionRequest::new(self.workspace());
-        let answer = self.call("session/new", request).await?;
+        let answer = self.call("session/new", self.params(None)).await?;
         let Some(session_id) = answer["sessionId"].as_str().map(str::to_owned) else {
             let text = "the answer to `session/new` has no `sessionId`";
             return Err(Stop::Failed(Failure::new(FailureCode::AgentProtocol, text)));
@@ -164,19 +201,15 @@ impl Opening<'_> {
     }
 
     /// Some agents replay even on resume, and some go on replaying after their answer.
-    async fn take_up(&self, id: &str, resumes: bool) -> Result<Result<Answered, RpcError>, Stop> {
+    async fn take_up(&self, id: &str) -> Result<Result<Answered, RpcError>, Stop> {
         self.connection.updates().replaying();
-        let peer = &self.connection.peer;
-        let (method, continuity, called) = if resumes {
-            let request = ResumeSessionRequest::new(id.to_owned(), self.workspace());
-            let called = peer.request("session/resume", request).await;
-            ("session/resume", Continuity::Resumed, called)
+        let (method, continuity) = if self.hello.resumes() {
+            ("session/resume", Continuity::Resumed)
         } else {
-            let request = LoadSessionRequest::new(id.to_owned(), self.workspace());
-            let called = peer.request("session/load", request).await;
-            ("session/load", Continuity::Loaded, called)
+            ("session/load", Continuity::Loaded)
         };
-        match called {
+        let params = self.params(Some(id));
+        match self.connection.peer.request(method, params).await {
             Ok(answer) => {
                 // A replay without an end is treated like one that ended.
                 drop(timeout(REPLAY_LIMIT, self.quiet()).await);
@@ -185,6 +218,11 @@ impl Opening<'_> {
                     continuity,
                     answer,
                 }))
+            }
+            // A session is not lost because nobody is logged in.
+            Err(CallError::Answered(error)) if needs_authentication(&error) => {
+                let failure = self.hello.failure(method, &error, self.redactor);
+                Err(Stop::Failed(failure))
             }
             Err(CallError::Answered(error)) => Ok(Err(error)),
             Err(CallError::Closed) => Err(Stop::Closed(method)),
@@ -202,68 +240,56 @@ impl Opening<'_> {
         }
     }
 
-    async fn set_mode(&self, mode: &str, answered: &Answered) -> Result<(), Stop> {
-        let Answered {
-            session_id, answer, ..
-        } = answered;
-        let modes = names(&answer["modes"]["availableModes"], "id");
-        if modes.iter().any(|name| name == mode) {
-            let params = json!({"sessionId": session_id, "modeId": mode});
-            return self.call("session/set_mode", params).await.map(drop);
+    /// Brings the agent's session to what ours wants. All of it has to hold in the end: one choice
+    /// may change another.
+    async fn settle(&self, session_id: &str) -> Result<(), Stop> {
+        let wishes = wishes(&self.turn.settings, self.mode);
+        for wish in &wishes {
+            self.choose(*wish, session_id).await?;
         }
-        let options = answer["configOptions"].as_array().into_iter().flatten();
-        let option = options
-            .filter(|option| option["category"] == "mode" || option["id"] == "mode")
-            .find(|option| values(option).iter().any(|value| value == mode));
-        if let Some(option) = option {
-            let params = json!({"sessionId": session_id, "configId": option["id"], "value": mode});
-            return self
-                .call("session/set_config_option", params)
-                .await
-                .map(drop);
+        for wish in &wishes {
+            self.confirm(*wish).await?;
         }
-        let known = if modes.is_empty() {
-            "none".to_owned()
-        } else {
-            modes.join(", ")
-        };
-        let text = format!("the agent has no mode `{mode}` (it offers {known})");
-        Err(Stop::Failed(Failure::new(
-            FailureCode::AgentModeMissing,
-            text,
-        )))
+        Ok(())
     }
 
-    async fn call(&self, method: &'static str, params: impl Serialize) -> Result<Value, Stop> {
-        call(self.connection, method, params, self.redactor).await
-    }
-
-    fn workspace(&self) -> &Path {
-        &self.turn.workspace
-    }
-}
-
-/// A request whose error fails the turn.
-pub(super) async fn call(
-    connection: &Connection,
-    method: &'static str,
-    params: impl Serialize,
-    redactor: &Redactor,
-) -> Result<Value, Stop> {
-    connection
-        .peer
-        .request(method, params)
-        .await
-        .map_err(|error| match error {
-            CallError::Closed => Stop::Closed(method),
-            CallError::Answered(error) => {
-                let text = format!("`{method}` failed: {}", describe(&error, redactor));
-                Stop::Failed(Failure::new(FailureCode::AgentError, text))
+    async fn choose(&self, wish: Wish<'_>, session_id: &str) -> Result<(), Stop> {
+        let call = {
+            let updates = self.connection.updates();
+            let call = updates.choices().call(wish, session_id)?;
+            if updates.choices().holds(wish) {
+                return Ok(());
             }
-        })
+            call
+        };
+        let answer = self.call(call.method, call.params.clone()).await?;
+        let mut updates = self.connection.updates();
+        updates.choices_mut().fulfilled(&call);
+        updates.choices_mut().note(&answer);
+        Ok(())
+    }
+
+    async fn confirm(&self, wish: Wish<'_>) -> Result<(), Stop> {
+        let until = Instant::now() + CONFIRM_LIMIT;
+        loop {
+            if self.connection.updates().choices().holds(wish) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let text = format!("the agent took {wish}, but does not show it as chosen");
+                let failure = Failure::new(FailureCode::AgentChoiceUnconfirmed, text);
+                return Err(Stop::Failed(failure));
+            }
+            sleep(CONFIRM_LOOK).await;
+        }
+    }
+
+    async fn call(&self, method: &'static str, params: Value) -> Result<Value, Stop> {
+        call(self.connection, method, params, self.hello, self.redactor).await
+    }
 }
 
-fn describe(error: &RpcError, redactor: &Redactor) -> String {
+pub(super) fn describe(error: &RpcError, redactor: &Redactor) -> String {
     let data = error
         .data
         .as_ref()
@@ -273,20 +299,4 @@ fn describe(error: &RpcError, redactor: &Redactor) -> String {
     let data: String = redactor.redact(data).chars().take(DATA_LENGTH).collect();
     let message = redactor.redact(error.message.clone());
     format!("{message} (code {}){data}", error.code).replace('\0', "\u{fffd}")
-}
-
-fn names(list: &Value, field: &str) -> Vec<String> {
-    let items = list.as_array().into_iter().flatten();
-    items
-        .filter_map(|item| item[field].as_str().map(str::to_owned))
-        .collect()
-}
-
-/// The values of a choice; they may stand in groups.
-fn values(option: &Value) -> Vec<String> {
-    let mut found = names(&option["options"], "value");
-    for group in option["options"].as_array().into_iter().flatten() {
-        found.extend(names(&group["options"], "value"));
-    }
-    found
 }

@@ -125,6 +125,10 @@ impl Tools {
         for id in &self.order {
             if let Some(call) = self.calls.get_mut(id).filter(|call| !call.ended) {
                 call.ended = true;
+                if call.fields.contains_key("content") || call.fields.contains_key("rawOutput") {
+                    let shown = result_payload(id, call);
+                    events.push(AgentEvent::new("ToolResultDelta", shown, redactor));
+                }
                 let end = json!({"call_id": id, "tool_name": call.name, "status": status});
                 events.push(AgentEvent::new("ToolCallEnd", end, redactor));
             }
@@ -217,6 +221,7 @@ fn display(block: &Value) -> String {
     match block["type"].as_str() {
         Some("content") if block["content"]["type"] == "text" => text(&block["content"]["text"]),
         Some("content") => format!("[{}]", text(&block["content"]["type"])),
+        Some("terminal") if block["output"].is_string() => text(&block["output"]),
         Some("diff") => format!("[changed `{}`]", text(&block["path"])),
         Some(other) => format!("[{other}]"),
         None => block.to_string(),
@@ -290,6 +295,16 @@ mod tests {
         assert_eq!(events[1].1["display_result"], r#"{"code":0}"#);
         assert_eq!(events[4].1["status"], "waiting_for_godot");
         assert_eq!(events[5].1["status"], "unknown");
+    }
+
+    #[test]
+    fn what_an_open_call_has_shown_is_kept_when_it_is_closed() {
+        let terminal = json!({"type": "terminal", "terminalId": "terminal-1", "output": "half"});
+        let events = run(&[json!({"toolCallId": "t", "title": "make", "content": [terminal]})]);
+        assert_eq!(events[1].0, "ToolResultDelta");
+        assert_eq!(events[1].1["display_result"], "half");
+        assert_eq!(events[1].1["content"], json!([terminal]));
+        assert_eq!(events[2].1["status"], "unknown");
     }
 
     #[test]

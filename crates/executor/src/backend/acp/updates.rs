@@ -5,6 +5,8 @@
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::choices::Choices;
+use super::content::{content_payload, session_event};
 use super::tools::Tools;
 use crate::backend::AgentEvent;
 use crate::process::Redactor;
@@ -17,6 +19,7 @@ pub(super) struct Updates {
     stage: Stage,
     early: Vec<Value>,
     tools: Tools,
+    choices: Choices,
     redactor: Redactor,
     spoke: bool,
     last: Instant,
@@ -40,6 +43,7 @@ impl Updates {
             stage: Stage::Opening,
             early: Vec::new(),
             tools: Tools::default(),
+            choices: Choices::default(),
             redactor,
             spoke: false,
             last: Instant::now(),
@@ -65,6 +69,26 @@ impl Updates {
             .into_iter()
             .flat_map(|params| self.notified(params))
             .collect()
+    }
+
+    /// A further turn of the session that the agent has open.
+    pub(super) fn again(&mut self, session_id: &str) {
+        self.stage = Stage::Live(session_id.to_owned());
+        self.tools = Tools::default();
+    }
+
+    /// Takes note of what a new or taken-up session offers. What the agent reported before the
+    /// answer is in the answer.
+    pub(super) fn offered(&mut self, answer: &Value) {
+        self.choices = Choices::of(answer);
+    }
+
+    pub(super) fn choices(&self) -> &Choices {
+        &self.choices
+    }
+
+    pub(super) fn choices_mut(&mut self) -> &mut Choices {
+        &mut self.choices
     }
 
     /// When the last report came.
@@ -96,9 +120,16 @@ impl Updates {
         self.tools.close(status, &self.redactor)
     }
 
+    /// Whether a turn is under way.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.stage, Stage::Live(_))
+    }
+
     /// The events of one `session/update`.
     pub(super) fn notified(&mut self, mut params: Value) -> Vec<AgentEvent> {
         self.last = Instant::now();
+        // What is chosen is no repetition, whenever it is told.
+        self.choices.note(&params["update"]);
         match &self.stage {
             Stage::Opening => {
                 if self.early.len() < EARLY_LIMIT {
@@ -112,7 +143,7 @@ impl Updates {
                     .get_mut("update")
                     .map(Value::take)
                     .unwrap_or_default();
-                self.update(update)
+                self.update(&update)
             }
             // Of a session within the session, for example.
             Stage::Live(_) => vec![self.event("agent.raw", params)],
@@ -140,51 +171,49 @@ impl Updates {
         })
     }
 
-    fn update(&mut self, update: Value) -> Vec<AgentEvent> {
+    fn update(&mut self, update: &Value) -> Vec<AgentEvent> {
         match update["sessionUpdate"].as_str() {
             // The prompt is known already.
             Some("user_message_chunk") => Vec::new(),
             Some("agent_message_chunk") => {
-                let mut fields = Map::from_iter([("role".to_owned(), json!("assistant"))]);
-                if let Some(id) = update["messageId"].as_str() {
-                    fields.insert("message_id".to_owned(), json!(id));
-                }
-                self.text("StreamDelta", "content", &update, &fields)
+                self.chunk("StreamDelta", "content", "assistant", update)
             }
-            Some("agent_thought_chunk") => self.text("ThinkingDelta", "text", &update, &Map::new()),
+            Some("agent_thought_chunk") => self.chunk("ThinkingDelta", "text", "thought", update),
             Some("tool_call" | "tool_call_update") => {
-                match self.tools.upsert(&update, &self.redactor) {
+                match self.tools.upsert(update, &self.redactor) {
                     Some(events) => events,
-                    None => self.raw(&update),
+                    None => self.raw(update),
                 }
             }
-            Some("plan") if update["entries"].is_array() => {
-                vec![self.event("Plan", json!({"entries": update["entries"]}))]
-            }
-            Some("usage_update") => {
-                let mut payload = update;
-                if let Value::Object(fields) = &mut payload {
-                    fields.remove("sessionUpdate");
-                }
-                vec![self.event("Usage", payload)]
-            }
-            Some(_) | None => self.raw(&update),
+            Some(kind) => match session_event(kind, update) {
+                Some((kind, payload)) => vec![self.event(kind, payload)],
+                None => self.raw(update),
+            },
+            None => self.raw(update),
         }
     }
 
-    fn text(
-        &mut self,
-        kind: &str,
-        field: &str,
-        update: &Value,
-        fields: &Map<String, Value>,
-    ) -> Vec<AgentEvent> {
+    /// A piece of a message: text, or a picture, a sound or a resource within it.
+    fn chunk(&mut self, kind: &str, field: &str, role: &str, update: &Value) -> Vec<AgentEvent> {
+        let mut fields = Map::new();
+        if role == "assistant" {
+            fields.insert("role".to_owned(), json!(role));
+        }
+        if let Some(id) = update["messageId"].as_str() {
+            fields.insert("message_id".to_owned(), json!(id));
+        }
         if let Some(text) = update["content"]["text"].as_str() {
             self.spoke |= !text.is_empty();
-            AgentEvent::texts(kind, field, text, fields, &self.redactor)
-        } else {
-            self.spoke = true;
-            self.raw(update)
+            return AgentEvent::texts(kind, field, text, &fields, &self.redactor);
+        }
+        self.spoke = true;
+        match content_payload(&update["content"]) {
+            Some(content) => {
+                fields.insert("role".to_owned(), json!(role));
+                fields.extend(content);
+                vec![self.event("agent.content", Value::Object(fields))]
+            }
+            None => self.raw(update),
         }
     }
 
@@ -287,5 +316,20 @@ mod tests {
             event(json!({"sessionUpdate": "user_message_chunk", "content": text})),
             None
         );
+        let image = json!({"type": "image", "data": "aGk=", "mimeType": "image/png"});
+        assert_eq!(
+            event(
+                json!({"sessionUpdate": "agent_message_chunk", "content": image,
+                "messageId": "m"})
+            ),
+            Some((
+                "agent.content".to_owned(),
+                json!({"role": "assistant", "message_id": "m", "content": image})
+            ))
+        );
+        let mode = json!({"sessionUpdate": "current_mode_update", "currentModeId": "plan"});
+        let expected = json!({"mode": "plan"});
+        assert_eq!(event(mode), Some(("agent.mode".to_owned(), expected)));
+        assert!(updates.choices().summary()["mode"] == "plan");
     }
 }
