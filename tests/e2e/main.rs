@@ -109,3 +109,5 @@ mod sqlite;
 mod streams;
 #[cfg(test)]
 mod warm;
+#[cfg(test)]
+mod workspaces;

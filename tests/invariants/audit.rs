@@ -340,6 +340,11 @@ const DAMAGES: &[Damage] = &[
         "UPDATE message_snapshots SET message_count = 99",
     ),
     damage(
+        Check::Artifacts,
+        &["artifacts"],
+        "UPDATE artifacts SET bytes = 99",
+    ),
+    damage(
         Check::Lineage,
         &["runs"],
         "UPDATE runs SET parent_run_id = run_id WHERE parent_run_id IS NOT NULL",

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tapedeck_control_plane::commands::append_events::AppendEvents;
 use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
+use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::retention::{Folded, Retention};
 use tapedeck_control_plane::sweep;
@@ -19,6 +20,7 @@ use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{CheckpointId, SessionId};
 
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, key};
+use crate::write_paths::cases::artifact;
 
 /// Fills a database.
 pub(crate) async fn fill(t: &TestControl) {
@@ -93,6 +95,11 @@ async fn snapshot(t: &TestControl, claim: &Claim) {
         weight: 100,
     };
     t.control.save_snapshot(command).await.unwrap();
+    let command = SaveArtifacts {
+        proof: claim.proof.clone(),
+        artifacts: vec![artifact("run.patch", "a patch")],
+    };
+    t.control.save_artifacts(command).await.unwrap();
 }
 
 async fn own_tape(t: &TestControl, claim: &Claim) {

@@ -64,6 +64,7 @@ macro_rules! on_postgres {
 
 mod admission;
 mod archive;
+mod artifacts;
 mod audit;
 mod busy;
 mod claims;

@@ -274,6 +274,7 @@ async fn restore_is_atomic_and_keeps_audit(t: TestControl) {
 
 pub(crate) const TABLES: [&str; 17] = [
     "approval_rules",
+    "artifacts",
     "checkpoints",
     "claims",
     "events",

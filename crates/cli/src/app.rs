@@ -76,7 +76,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => Box::pin(commands::demo::run(args, context)).await,
         Command::Serve(_) => Box::pin(commands::serve::run(context)).await,
-        Command::Executor(_) => Box::pin(commands::executor::run(context)).await,
+        Command::Executor(args) => Box::pin(commands::executor::run(args, context)).await,
         Command::Run(args) => Box::pin(commands::run::run(args, context)).await,
         Command::Resume(args) => Box::pin(commands::resume::run(args, context)).await,
         Command::Attach(args) => Box::pin(commands::attach::run(args, context)).await,

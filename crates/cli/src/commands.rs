@@ -24,3 +24,4 @@ mod local;
 mod rendering;
 mod signals;
 mod waiting;
+mod workspaces;

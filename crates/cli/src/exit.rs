@@ -71,7 +71,8 @@ impl Exit {
     /// What a server's code leads to.
     pub(crate) const fn of_code(code: ErrorCode) -> Self {
         match code {
-            ErrorCode::CheckpointNotFound
+            ErrorCode::ArtifactNotFound
+            | ErrorCode::CheckpointNotFound
             | ErrorCode::ExecutorNotFound
             | ErrorCode::InteractionNotFound
             | ErrorCode::NoRunAvailable
@@ -80,6 +81,7 @@ impl Exit {
             | ErrorCode::SessionNotFound
             | ErrorCode::SnapshotNotFound => Self::NotFound,
             ErrorCode::AlreadyResolved
+            | ErrorCode::ArtifactConflict
             | ErrorCode::CheckpointSuperseded
             | ErrorCode::ClaimLost
             | ErrorCode::EntryIdConflict

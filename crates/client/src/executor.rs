@@ -1,13 +1,14 @@
-//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete. Every call
-//! but `release` may be made twice.
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete.
+//! Every call but `release` may be made twice.
 
 use bytes::Bytes;
 use tapedeck_domain::{RunId, limits};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
-    ApprovalRequest, ApprovalResponse, ClaimResponse, ClaimRunRequest, CompleteRequest,
-    HeartbeatRequest, HeartbeatResponse, QuestionRequest, QuestionResponse, ReleaseRequest,
-    SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadResponse,
+    ApprovalRequest, ApprovalResponse, ArtifactsRequest, ArtifactsResponse, ClaimResponse,
+    ClaimRunRequest, CompleteRequest, HeartbeatRequest, HeartbeatResponse, QuestionRequest,
+    QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse,
+    UploadResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 
@@ -87,6 +88,16 @@ impl Client {
         request: &SnapshotRequest,
     ) -> Result<SavedSnapshot> {
         self.call(of_run(id, "snapshot").harmless().json(request)?)
+            .await
+    }
+
+    /// Keeps artifacts of a run. The same ones again are stored already.
+    pub async fn save_artifacts(
+        &self,
+        id: RunId,
+        request: &ArtifactsRequest,
+    ) -> Result<ArtifactsResponse> {
+        self.call(of_run(id, "artifacts").harmless().json(request)?)
             .await
     }
 

@@ -2,6 +2,7 @@
 //! or the server's own router in process. It retries only what can't run twice, and knows no rules.
 
 mod call;
+mod changes;
 mod checkpoints;
 mod connect;
 mod error;

@@ -5,9 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tapedeck_domain::LogId;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::limits::{EVENT_PAGE_BYTES, EVENT_PAGE_MAX, FOLLOW_PAGE_BYTES};
+use tapedeck_domain::{DeploymentId, LogId};
 use tapedeck_store::{FeedFilter, FeedPosition};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -121,6 +121,11 @@ impl ControlPlane {
     /// The log's identity; a cursor of another one is refused.
     pub fn log_id(&self) -> LogId {
         self.inner.store.reader().identity().log_id
+    }
+
+    /// The deployment's identity: all processes on one database are one.
+    pub fn deployment_id(&self) -> DeploymentId {
+        self.inner.store.reader().identity().deployment_id
     }
 
     /// Refuses cursors of another log.

@@ -1,5 +1,6 @@
 //! Lists and look-ups. A namespace's rows are all that its callers can see.
 
+use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::{Executor, ExecutorFilter};
 use tapedeck_domain::interaction::Interaction;
@@ -80,6 +81,26 @@ impl ControlPlane {
     pub async fn snapshot(&self, namespace: &str, run: RunId) -> Outcome<MessageSnapshot> {
         let reader = self.inner.store.reader();
         Self::found(reader.snapshot(namespace, run).await?, Target::Snapshot)
+    }
+
+    /// What was told of changes under this name: by one run of a session, or by the newest that told
+    /// of any and that no restore has put aside.
+    pub async fn changes(
+        &self,
+        namespace: &str,
+        session: SessionId,
+        run: Option<RunId>,
+        name: &str,
+    ) -> Outcome<Artifact> {
+        self.session(namespace, session).await?;
+        if let Some(run) = run
+            && self.run(namespace, run).await?.session_id != session
+        {
+            return Err(Error::NotFound(Target::Run));
+        }
+        let reader = self.inner.store.reader();
+        let found = reader.artifact(namespace, session, run, name).await?;
+        Self::found(found, Target::Changes)
     }
 
     /// A part of a session's tape, which catches up with the log first where `after` is its

@@ -14,6 +14,7 @@ use crate::commands::heartbeat::ClaimProof;
 use crate::commands::project_tape::TapeOf;
 use crate::commands::record_contact::RecordContact;
 use crate::commands::release_run::ReleaseRun;
+use crate::commands::save_artifacts::SaveArtifacts;
 use crate::commands::save_snapshot::SaveSnapshot;
 use crate::commands::settle_run::SettleRun;
 use crate::error::{Error, Outcome};
@@ -36,6 +37,12 @@ impl ControlPlane {
 
     /// Records a run's provider messages.
     pub async fn save_snapshot(&self, mut command: SaveSnapshot) -> Outcome<SnapshotFacts> {
+        command.proof.session_id = self.session_of(command.proof.run_id);
+        self.inner.execute(command).await
+    }
+
+    /// Keeps artifacts of a run.
+    pub async fn save_artifacts(&self, mut command: SaveArtifacts) -> Outcome<()> {
         command.proof.session_id = self.session_of(command.proof.run_id);
         self.inner.execute(command).await
     }

@@ -6,6 +6,7 @@
 
 pub mod admit;
 pub mod append;
+pub mod artifact;
 pub mod cancel;
 pub mod checkpoint;
 pub mod claim;
@@ -16,6 +17,7 @@ pub mod executor;
 pub mod expire;
 pub mod fold;
 pub mod form;
+pub mod git;
 pub mod id;
 pub mod idempotency;
 pub mod interaction;

@@ -50,6 +50,10 @@ pub const QUEUED_RUNS: u32 = 100;
 pub const DISPLAY_OUTPUT_BYTES: usize = 16 * 1024;
 /// Bytes of message snapshot that a claim carries; of a larger one only the id is handed out.
 pub const RESUME_SNAPSHOT_BYTES: u64 = 1024 * 1024;
+/// Artifacts of one run.
+pub const RUN_ARTIFACTS: usize = 16;
+/// Bytes of the artifacts of one run.
+pub const RUN_ARTIFACT_BYTES: u64 = 8 * 1024 * 1024;
 /// Tape entries in one upload.
 pub const TAPE_ENTRIES: usize = 1_000;
 /// A form and a filled-in form, in bytes of JSON.

@@ -56,6 +56,12 @@ pub enum Rejection {
         /// The state it is in.
         status: InteractionStatus,
     },
+    /// An artifact came again with another content; nothing was written.
+    #[error("artifact `{name}` is stored with another content")]
+    ArtifactConflict {
+        /// Its name.
+        name: String,
+    },
     /// The checkpoint was put aside by a restore, or deleted.
     #[error("checkpoint {checkpoint_id} is no longer active")]
     CheckpointSuperseded {

@@ -15,7 +15,7 @@ use tapedeck_domain::session::{DEFAULT_EXECUTOR_KIND, DEFAULT_POOL};
 use tapedeck_protocol::executor::ClaimResponse;
 
 use crate::backend::Backend;
-use crate::workspace::WorkspaceError;
+use crate::workspace::{GitOptions, WorkspaceError};
 
 /// Shorter leases leave no time for killing an agent before their end (rules R13).
 const LEASE_SECONDS: std::ops::RangeInclusive<u32> = 10..=300;
@@ -86,6 +86,8 @@ pub struct Options {
     pub run_timeout: Option<Duration>,
     /// How long a question stays open; the server's default if not given.
     pub question_seconds: Option<u32>,
+    /// How git is used for workspaces and their changes.
+    pub git: GitOptions,
     /// Bytes of events a run may keep while the server is away; then its agent has to wait.
     pub spool_bytes: u64,
 }
@@ -119,6 +121,7 @@ impl Options {
             idle_timeout: Some(Duration::from_mins(10)),
             run_timeout: None,
             question_seconds: None,
+            git: GitOptions::default(),
             spool_bytes: 64 * 1024 * 1024,
         }
     }

@@ -16,6 +16,7 @@ use crate::heartbeat::HeartbeatThread;
 use crate::instance::Instance;
 use crate::recovery::report_runs;
 use crate::run::{Ended, Shared, execute};
+use crate::upkeep::keep_tidy;
 use crate::verdict::single_tries;
 use crate::workspace::Workspaces;
 
@@ -55,7 +56,8 @@ impl Executor {
     /// Checks the options. Nothing is started or sent before [`Self::run`].
     pub fn new(options: Options) -> Result<Self, ExecutorError> {
         options.check()?;
-        let workspaces = Workspaces::new(&options.workspace_roots, &options.state_dir)?;
+        let (roots, git) = (&options.workspace_roots, options.git.clone());
+        let workspaces = Workspaces::new(roots, &options.state_dir, git)?;
         Ok(Self {
             options,
             workspaces,
@@ -104,6 +106,9 @@ impl Executor {
             () = shutdown.now.cancelled() => Ok(()),
             () = shutdown.drain.cancelled() => Ok(()),
             refused = claim_runs(&shared, &mut runs) => Err(refused),
+            never = keep_tidy(&shared.client, &shared.workspaces, shared.options.git.check_every) => {
+                match never {}
+            }
         };
         // What rests for a next run has none to come; what still runs will not stay.
         let backends = Arc::clone(&shared.options.backends);

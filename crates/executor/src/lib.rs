@@ -9,6 +9,7 @@ pub mod process;
 pub mod workspace;
 
 mod batch;
+mod changes;
 mod claim;
 mod config;
 mod executor;
@@ -23,11 +24,14 @@ mod recovery;
 mod run;
 mod settle;
 mod spool;
+mod upkeep;
 mod upload;
 mod verdict;
 
 pub use config::{Backends, EveryRun, ExecutorError, Options};
 pub use executor::{Drained, Executor, Shutdown};
+pub use upkeep::{UpkeepError, end_sessions};
+pub use workspace::GitOptions;
 
 #[cfg(test)]
 mod testing;

@@ -21,6 +21,7 @@ use crate::backend::{
     Activity, AgentEvent, AgentSettings, ApprovalPolicy, Backend, Outcome, OutcomeStatus, Turn,
     TurnIo, TurnLimits,
 };
+use crate::changes::{self, RunChanges};
 use crate::config::Options;
 use crate::heartbeat::Heartbeat;
 use crate::held::{Held, Stop};
@@ -30,7 +31,7 @@ use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
 use crate::spool::Spool;
 use crate::upload::{FLUSH_QUEUE, Flush, Uploader};
-use crate::workspace::{WorkspaceError, WorkspaceTarget, Workspaces};
+use crate::workspace::{Prepared, WorkspaceTarget, Workspaces};
 
 /// Events between the agent and the uploader; while they wait the agent's output is not read.
 const EVENT_QUEUE: usize = 256;
@@ -91,21 +92,28 @@ pub(crate) async fn execute(shared: Arc<Shared>, claim: ClaimResponse) -> Ended 
         claim: &claim,
         kept: &kept,
     };
-    let ended = match run.set_up().await {
-        Ok(ready) => run.drive(ready, &settler).await,
-        Err(error) => {
-            // What the agent remembers is still there for the next run.
-            let agent_state = run.agent_state();
-            let end = End {
-                agent_state,
-                ..End::failed(error)
-            };
-            settler.complete(end, Some(0)).await
-        }
+    let ended = match run.set_up_unless_stopped().await {
+        Ok(set_up) => run.drive(set_up, &settler).await,
+        Err(unstarted) => run.end_unstarted(unstarted, &settler).await,
     };
     kept.remove();
     tracing::info!(?ended, "run ended");
     ended
+}
+
+/// What an agent needs to start.
+struct SetUp {
+    backend: Arc<dyn Backend>,
+    workspace: Prepared,
+    settings: AgentSettings,
+    changes: Option<RunChanges>,
+}
+
+/// Why no agent was started.
+enum Unstarted {
+    Failed(String),
+    Cancelled,
+    Stopped,
 }
 
 struct Run<'a> {
@@ -115,48 +123,76 @@ struct Run<'a> {
     kept: &'a KeptClaim,
 }
 
-/// What a run needs before its agent can start.
-struct Ready {
-    backend: Arc<dyn Backend>,
-    workspace: PathBuf,
-    settings: AgentSettings,
-}
-
 impl Run<'_> {
-    async fn set_up(&self) -> Result<Ready, String> {
+    /// Fetching a repository may take long, and a cancel or a shutdown does not wait for it.
+    async fn set_up_unless_stopped(&self) -> Result<SetUp, Unstarted> {
+        tokio::select! {
+            biased;
+            () = self.held.kill.cancelled() => Err(Unstarted::Stopped),
+            () = self.shared.hand_back.cancelled() => Err(Unstarted::Stopped),
+            made = self.set_up() => made.map_err(Unstarted::Failed),
+            () = self.held.cancel.cancelled() => Err(Unstarted::Cancelled),
+        }
+    }
+
+    async fn set_up(&self) -> Result<SetUp, String> {
         let target = workspace_target(self.claim)?;
         let mut settings = AgentSettings::of(&self.claim.agent)?;
-        let workspaces = self.shared.workspaces.clone();
         let session_id = self.claim.session_id.to_string();
-        let directories = std::mem::take(&mut settings.directories);
-        let prepared = tokio::task::spawn_blocking(move || {
-            let workspace = workspaces.prepare(&target, &session_id)?;
-            let more = directories.into_iter().map(|path| {
-                // A further directory is like a workspace of its own: it lies in a root or is refused.
-                workspaces.prepare(&WorkspaceTarget::LocalPath { path }, &session_id)
-            });
-            Ok::<_, WorkspaceError>((workspace, more.collect::<Result<_, _>>()?))
-        });
-        let (workspace, directories) = prepared
-            .await
-            .map_err(|error| format!("the workspace could not be prepared: {error}"))?
-            .map_err(|error| error.to_string())?;
-        settings.directories = directories;
+        let workspaces = &self.shared.workspaces;
+        let prepared = workspaces.prepare(&target, &session_id).await;
+        let workspace = prepared.map_err(|error| error.to_string())?;
+        for directory in &mut settings.directories {
+            // A further directory is like a workspace of its own: it lies in a root or is refused.
+            let path = std::mem::take(directory);
+            let more = WorkspaceTarget::LocalPath { path };
+            let prepared = workspaces.prepare(&more, &session_id).await;
+            *directory = prepared.map_err(|error| error.to_string())?.directory;
+        }
         let backend = self.shared.options.backends.backend(self.claim)?;
-        Ok(Ready {
+        let place = (workspace.directory.as_path(), session_id.as_str());
+        let client = self.shared.client.clone();
+        let held = Arc::clone(self.held);
+        let changes = match target {
+            WorkspaceTarget::Scratch => None,
+            WorkspaceTarget::LocalPath { .. } | WorkspaceTarget::Git(_) => {
+                RunChanges::begin(workspaces, place, held, client).await
+            }
+        };
+        Ok(SetUp {
             backend,
             workspace,
             settings,
+            changes,
         })
     }
 
+    async fn end_unstarted(&self, unstarted: Unstarted, settler: &Settler) -> Ended {
+        // What the agent remembers is still there for the next run.
+        let agent_state = self.agent_state();
+        let end = match unstarted {
+            Unstarted::Failed(error) => End::failed(error),
+            Unstarted::Cancelled => End {
+                ending: Ending::Cancelled,
+                result: None,
+                error: None,
+                agent_state: None,
+            },
+            Unstarted::Stopped if self.held.is_lost() => return Ended::Lost,
+            Unstarted::Stopped => return settler.hand_back(0, agent_state).await,
+        };
+        let end = End { agent_state, ..end };
+        settler.complete(end, Some(0)).await
+    }
+
     /// The agent and its events, until it has ended and all is delivered, or all is lost.
-    async fn drive(&self, ready: Ready, settler: &Settler) -> Ended {
-        let Ready {
+    async fn drive(&self, set_up: SetUp, settler: &Settler) -> Ended {
+        let SetUp {
             backend,
             workspace,
             settings,
-        } = ready;
+            changes,
+        } = set_up;
         let spool_bytes = self.shared.options.spool_bytes;
         let spool = match Spool::create(self.kept.events(), spool_bytes) {
             Ok(spool) => spool,
@@ -169,11 +205,11 @@ impl Run<'_> {
         let mut uploader = Uploader::new(Arc::clone(self.held), client, spool);
         uploader.push(AgentEvent {
             kind: uploaded::TURN_BEGIN.to_owned(),
-            payload: json!({"turn_id": self.held.run_id, "attempt": self.held.attempt}),
+            payload: self.beginning(&workspace),
         });
         let (events, queue) = mpsc::channel(EVENT_QUEUE);
         let (flushes, flush_queue) = mpsc::channel(FLUSH_QUEUE);
-        let turn = self.turn(workspace, settings);
+        let turn = self.turn(workspace.directory, settings);
         let io = self.connections(events, flushes);
         let (end, count) = tokio::join!(
             self.agent(backend, turn, io),
@@ -184,9 +220,43 @@ impl Run<'_> {
             (Some(Stop::Unrecorded(text)), AgentEnd::Stopped(_) | AgentEnd::Own(_)) => {
                 settler.complete(End::failed(text), Some(count)).await
             }
-            (_, AgentEnd::Stopped(agent_state)) => settler.hand_back(count, agent_state).await,
-            (_, AgentEnd::Own(end)) => settler.complete(end, Some(count)).await,
+            (stop, AgentEnd::Stopped(agent_state)) => {
+                // A lease that is about to end leaves no time.
+                if stop == Some(Stop::Drained) && self.held.has_output() {
+                    self.tell(changes, true).await;
+                    if self.held.is_lost() {
+                        return Ended::Lost;
+                    }
+                }
+                settler.hand_back(count, agent_state).await
+            }
+            (_, AgentEnd::Own(end)) => {
+                let brief = end.ending == Ending::Cancelled;
+                let named = self.tell(changes, brief).await;
+                if self.held.is_lost() {
+                    return Ended::Lost;
+                }
+                let result = match named {
+                    Some(named) => Some(changes::with(end.result, "changes", named)),
+                    None => end.result,
+                };
+                settler.complete(End { result, ..end }, Some(count)).await
+            }
         }
+    }
+
+    /// What the workspace's changes are, told to the server and for the run's result.
+    async fn tell(&self, changes: Option<RunChanges>, brief: bool) -> Option<Value> {
+        changes?.tell(brief, &self.shared.hand_back).await
+    }
+
+    /// What is told of a run's beginning.
+    fn beginning(&self, workspace: &Prepared) -> Value {
+        let mut beginning = json!({"turn_id": self.held.run_id, "attempt": self.held.attempt});
+        if let Some(told) = &workspace.told {
+            beginning["workspace"] = json!(told);
+        }
+        beginning
     }
 
     /// Runs the agent. What stops the run after the agent's own end changes nothing about it.
@@ -324,11 +394,8 @@ fn workspace_target(claim: &ClaimResponse) -> Result<WorkspaceTarget, String> {
     let Some(workspace) = &claim.workspace else {
         return Ok(WorkspaceTarget::Scratch);
     };
-    let named = serde_json::to_value(workspace).unwrap_or(Value::Null);
-    serde_json::from_value(named).map_err(|error| {
-        let kind = workspace.kind.as_str();
-        format!("the workspace of kind `{kind}` can't be used by this executor: {error}")
-    })
+    WorkspaceTarget::read(workspace.kind.as_str(), &workspace.fields)
+        .map_err(|error| error.to_string())
 }
 
 fn millis(ms: i64) -> Duration {

@@ -36,6 +36,10 @@ pub enum Effects {
 pub enum ErrorCode {
     /// The question has its answer, or ended without one.
     AlreadyResolved,
+    /// An artifact came again with another content.
+    ArtifactConflict,
+    /// The run told of no such thing.
+    ArtifactNotFound,
     /// The body is larger than the endpoint takes.
     BodyTooLarge,
     /// There is no such checkpoint.
@@ -130,6 +134,8 @@ impl ErrorCode {
     /// Every code, in alphabetical order.
     pub const ALL: &[Self] = &[
         Self::AlreadyResolved,
+        Self::ArtifactConflict,
+        Self::ArtifactNotFound,
         Self::BodyTooLarge,
         Self::CheckpointNotFound,
         Self::CheckpointSuperseded,
@@ -180,6 +186,7 @@ impl ErrorCode {
     pub const fn of(rejection: &Rejection) -> Self {
         match rejection {
             Rejection::AlreadyResolved { .. } => Self::AlreadyResolved,
+            Rejection::ArtifactConflict { .. } => Self::ArtifactConflict,
             Rejection::CheckpointSuperseded { .. } => Self::CheckpointSuperseded,
             Rejection::ClaimLost => Self::ClaimLost,
             Rejection::ClaimTokenInvalid => Self::ClaimTokenInvalid,
@@ -231,6 +238,8 @@ impl ErrorCode {
             | Self::StorageFull
             | Self::Unavailable => true,
             Self::AlreadyResolved
+            | Self::ArtifactConflict
+            | Self::ArtifactNotFound
             | Self::BodyTooLarge
             | Self::CheckpointNotFound
             | Self::CheckpointSuperseded
@@ -278,6 +287,8 @@ impl ErrorCode {
         match self {
             Self::Internal | Self::Unavailable => Effects::Unknown,
             Self::AlreadyResolved
+            | Self::ArtifactConflict
+            | Self::ArtifactNotFound
             | Self::BodyTooLarge
             | Self::CheckpointNotFound
             | Self::CheckpointSuperseded
@@ -327,6 +338,8 @@ impl ErrorCode {
     const fn row(self) -> (&'static str, u16, &'static str) {
         match self {
             Self::AlreadyResolved => ("already_resolved", CONFLICT, "The question is already resolved"),
+            Self::ArtifactConflict => ("artifact_conflict", CONFLICT, "The artifact is stored with another content"),
+            Self::ArtifactNotFound => ("artifact_not_found", NOT_FOUND, "The run told of no such thing"),
             Self::BodyTooLarge => ("body_too_large", PAYLOAD_TOO_LARGE, "The body is too large"),
             Self::CheckpointNotFound => ("checkpoint_not_found", NOT_FOUND, "There is no such checkpoint"),
             Self::CheckpointSuperseded => ("checkpoint_superseded", CONFLICT, "The checkpoint is no longer active"),

@@ -1,6 +1,7 @@
 //! What a server says of itself: capabilities, limits, health and readiness.
 
 use serde::{Deserialize, Serialize};
+use tapedeck_domain::DeploymentId;
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::limits;
 use tapedeck_domain::session::{ApprovalPolicy, ExecutorAttachment, WorkspaceKind};
@@ -14,6 +15,9 @@ pub const API_VERSION: &str = "v1";
 pub struct CapabilitiesResponse {
     /// `tapedeck`.
     pub name: String,
+    /// Which database it serves; all servers of one database are one deployment.
+    #[schema(value_type = Uuid)]
+    pub deployment_id: DeploymentId,
     /// The server's version.
     pub version: String,
     /// The version of the HTTP interface.
@@ -89,9 +93,15 @@ impl LimitsResponse {
 
 impl CapabilitiesResponse {
     /// The capabilities of this build on the named store.
-    pub fn new(version: &str, storage: &str, token_required: bool) -> Self {
+    pub fn new(
+        deployment_id: DeploymentId,
+        version: &str,
+        storage: &str,
+        token_required: bool,
+    ) -> Self {
         Self {
             name: "tapedeck".to_owned(),
+            deployment_id,
             version: version.to_owned(),
             api_version: API_VERSION.to_owned(),
             storage: storage.to_owned(),
@@ -109,7 +119,11 @@ impl CapabilitiesResponse {
 }
 
 /// Kinds of workspace that our executor prepares; others are stored for executors that know them.
-const SERVED_WORKSPACES: &[WorkspaceKind] = &[WorkspaceKind::LocalPath, WorkspaceKind::Scratch];
+const SERVED_WORKSPACES: &[WorkspaceKind] = &[
+    WorkspaceKind::LocalPath,
+    WorkspaceKind::Git,
+    WorkspaceKind::Scratch,
+];
 
 fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Vec<String> {
     all.iter().map(|value| word(*value).to_owned()).collect()

@@ -224,7 +224,8 @@ impl From<&Rejection> for Problem {
             Rejection::SessionBusy { active_run_id } => {
                 extensions.active_run_id = Some(*active_run_id);
             }
-            Rejection::ClaimLost
+            Rejection::ArtifactConflict { .. }
+            | Rejection::ClaimLost
             | Rejection::ClaimTokenInvalid
             | Rejection::ExecutorDraining { .. }
             | Rejection::ExecutorFull { .. }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tapedeck_domain::git::GitWorkspace;
 use tapedeck_domain::limits;
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::session::{
@@ -40,7 +41,8 @@ pub struct RunTargetRequest {
     pub annotations: Option<Map<String, Value>>,
 }
 
-/// A workspace: its kind, and the kind's own fields (`path` of a `local_path`).
+/// A workspace: its kind, and the kind's own fields: `path` of a `local_path`; `url` or `path`,
+/// `ref` or `branch`, `depth` and `subdirectory` of a `git` repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkspaceBody {
     /// Its kind.
@@ -197,7 +199,13 @@ fn check_workspace(faults: &mut Faults, path: &str, body: &WorkspaceBody) {
             Some(_) => faults.add(format!("{path}.path"), "must be a text"),
             None => faults.add(format!("{path}.path"), "must be given for a `local_path`"),
         },
-        WorkspaceKind::Git | WorkspaceKind::Scratch | WorkspaceKind::ExternalWorkerRef => {}
+        WorkspaceKind::Git => {
+            for error in GitWorkspace::read(&body.fields).err().unwrap_or_default() {
+                let field = error.path.chars().take(64).collect::<String>();
+                faults.add(format!("{path}.{field}"), error.message);
+            }
+        }
+        WorkspaceKind::Scratch | WorkspaceKind::ExternalWorkerRef => {}
     }
     faults.object(path, &body.fields);
 }

@@ -379,6 +379,9 @@ fn every_rejection() -> Vec<Rejection> {
             interaction_id: InteractionId::new(run_id.uuid()),
             status: tapedeck_domain::interaction::InteractionStatus::Denied,
         },
+        Rejection::ArtifactConflict {
+            name: "run.patch".to_owned(),
+        },
         Rejection::CheckpointSuperseded {
             checkpoint_id: CheckpointId::new(run_id.uuid()),
         },

@@ -214,6 +214,11 @@ impl From<Target> for Fault {
             Target::Checkpoint => (ErrorCode::CheckpointNotFound, "checkpoint"),
             Target::Snapshot => (ErrorCode::SnapshotNotFound, "snapshot"),
             Target::Executor => (ErrorCode::ExecutorNotFound, "executor"),
+            Target::Changes => {
+                let detail = "no changes were told: the workspace is in no git repository, or the \
+                              executor didn't follow them";
+                return Self::new(ErrorCode::ArtifactNotFound, detail);
+            }
         };
         Self::new(code, format!("there is no such {word}"))
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
+use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
@@ -28,7 +29,8 @@ use crate::clock::Clock;
 use crate::error::{from_sqlx, internal, overloaded, unavailable};
 use crate::record;
 use crate::rows::{
-    checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape,
+    artifacts, checkpoints, events, executors, folds, heads, interactions, sessions, snapshots,
+    tape,
 };
 
 /// The readers.
@@ -191,6 +193,21 @@ impl Reader for PostgresReader {
     ) -> Result<Option<MessageSnapshot>, StoreError> {
         let mut conn = self.connection(1).await?;
         let found = snapshots::find(conn.get()?, namespace, run).await;
+        conn.end(found)
+    }
+
+    async fn artifact(
+        &self,
+        namespace: &str,
+        session: SessionId,
+        run: Option<RunId>,
+        name: &str,
+    ) -> Result<Option<Artifact>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let found = match run {
+            Some(run) => artifacts::of_run(conn.get()?, namespace, (session, run), name).await,
+            None => artifacts::newest(conn.get()?, namespace, session, name).await,
+        };
         conn.end(found)
     }
 

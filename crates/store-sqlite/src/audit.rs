@@ -120,6 +120,7 @@ async fn findings(
         Check::TapeSeq => rows!(conn, "queries/audit/tape_seq.sql", most),
         Check::ToolResults => rows!(conn, "queries/audit/tool_results.sql", most),
         Check::Snapshots => rows!(conn, "queries/audit/snapshots.sql", most),
+        Check::Artifacts => rows!(conn, "queries/audit/artifacts.sql", most),
         Check::Lineage => rows!(conn, "queries/audit/lineage.sql", most),
         Check::Results => rows!(conn, "queries/audit/results.sql", most),
         Check::Digests => rows!(conn, "queries/audit/digests.sql", most),

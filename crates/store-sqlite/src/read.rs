@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqlitePool};
+use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
@@ -25,7 +26,8 @@ use crate::encode::{At, blob};
 use crate::error::from_sqlx;
 use crate::record;
 use crate::rows::{
-    checkpoints, events, executors, folds, heads, interactions, sessions, snapshots, tape,
+    artifacts, checkpoints, events, executors, folds, heads, interactions, sessions, snapshots,
+    tape,
 };
 
 /// The readers.
@@ -130,6 +132,20 @@ impl Reader for SqliteReader {
         run: RunId,
     ) -> Result<Option<MessageSnapshot>, StoreError> {
         snapshots::find(&mut *self.connection(1).await?, namespace, run).await
+    }
+
+    async fn artifact(
+        &self,
+        namespace: &str,
+        session: SessionId,
+        run: Option<RunId>,
+        name: &str,
+    ) -> Result<Option<Artifact>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        match run {
+            Some(run) => artifacts::of_run(&mut conn, namespace, (session, run), name).await,
+            None => artifacts::newest(&mut conn, namespace, session, name).await,
+        }
     }
 
     async fn tape(&self, filter: &TapeFilter) -> Result<Vec<TapeEntry>, StoreError> {

@@ -130,6 +130,8 @@ checks! {
     ToolResults = "tool_results": History,
     /// A message snapshot holds as many messages as it says.
     Snapshots = "snapshots": History,
+    /// The artifacts of a run are within their bounds, and written down in a way that is known.
+    Artifacts = "artifacts": History,
     /// A resumed run continues an earlier, settled run of its session (I16).
     Lineage = "lineage": History,
     /// A stored result is an object of ids and status (R17).

@@ -90,6 +90,8 @@ pub enum Target {
     Snapshot,
     /// An executor.
     Executor,
+    /// What a run changed.
+    Changes,
 }
 
 /// Why a command gave nothing.

@@ -1,6 +1,7 @@
 //! Reads. Each is one indexed statement, or a fixed number of them, whatever the history.
 
 use async_trait::async_trait;
+use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::Executor;
@@ -173,6 +174,15 @@ pub trait Reader: Send + Sync {
         namespace: &str,
         run: RunId,
     ) -> Result<Option<MessageSnapshot>, StoreError>;
+    /// The artifact of a name: a run's own, or of the run that sent the newest one among those that
+    /// are not superseded.
+    async fn artifact(
+        &self,
+        namespace: &str,
+        session: SessionId,
+        run: Option<RunId>,
+        name: &str,
+    ) -> Result<Option<Artifact>, StoreError>;
     /// Tape entries in order.
     async fn tape(&self, filter: &TapeFilter) -> Result<Vec<TapeEntry>, StoreError>;
     /// A page of a session's checkpoints, newest first.

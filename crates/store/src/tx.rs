@@ -9,8 +9,8 @@ use tapedeck_domain::{Now, RunId, SessionId};
 use crate::error::{Failure, StoreError};
 use crate::read::Reader;
 use crate::rows::{
-    CheckpointRows, DeploymentRows, EventRows, ExecutorRows, FoldRows, HeadRows, IdempotencyRows,
-    InteractionRows, QueueRows, RunRows, SessionRows, SnapshotRows, TapeRows,
+    ArtifactRows, CheckpointRows, DeploymentRows, EventRows, ExecutorRows, FoldRows, HeadRows,
+    IdempotencyRows, InteractionRows, QueueRows, RunRows, SessionRows, SnapshotRows, TapeRows,
 };
 
 /// All rows, within one transaction.
@@ -27,6 +27,7 @@ pub trait Tx:
     + DeploymentRows
     + CheckpointRows
     + SnapshotRows
+    + ArtifactRows
     + FoldRows
     + Send
 {

@@ -11,6 +11,7 @@ use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_control_plane::commands::load_context::LoadContext;
 use tapedeck_control_plane::commands::prompt::Admitted;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
+use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::retention::Retention;
 use tapedeck_control_plane::{
@@ -27,6 +28,7 @@ use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{CheckpointId, Rejection, SessionId};
 
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, claim_request, key};
+use crate::write_paths::cases::artifact;
 
 /// Tries until an answer comes.
 const TRIES: u32 = 60;
@@ -218,6 +220,14 @@ impl Script {
                 weight: 100,
             };
             control.save_snapshot(command).await
+        })
+        .await;
+        get(async || {
+            let command = SaveArtifacts {
+                proof: claim.proof.clone(),
+                artifacts: vec![artifact("run.patch", "a patch")],
+            };
+            control.save_artifacts(command).await
         })
         .await;
         get(async || control.check_claim(claim.proof.clone()).await).await;

@@ -40,10 +40,12 @@ use tapedeck_control_plane::commands::repair_session::RepairSession;
 use tapedeck_control_plane::commands::resolve_interaction::{QuestionTarget, ResolveInteraction};
 use tapedeck_control_plane::commands::restore_session::RestoreSession;
 use tapedeck_control_plane::commands::resume::ResumeSession;
+use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::append::Uploaded;
+use tapedeck_domain::artifact::{Encoding, NewArtifact};
 use tapedeck_domain::checkpoint::Fork;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Report;
@@ -111,6 +113,7 @@ pub(crate) const CLAIM_WRITES: &[&str] = &[
     "CheckClaim",
     "Heartbeat",
     "ReleaseRun",
+    "SaveArtifacts",
     "SaveSnapshot",
     "SettleRun",
 ];
@@ -145,6 +148,11 @@ pub(crate) fn claim_write(name: &str, proof: ClaimProof, ids: NewIds) -> Any {
         }
         .into(),
         "ReleaseRun" => ReleaseRun { proof }.into(),
+        "SaveArtifacts" => SaveArtifacts {
+            proof,
+            artifacts: vec![artifact("run.patch", "a patch")],
+        }
+        .into(),
         "SaveSnapshot" => SaveSnapshot {
             proof,
             messages: vec![json!({"role": "user", "content": "do it"})],
@@ -154,6 +162,16 @@ pub(crate) fn claim_write(name: &str, proof: ClaimProof, ids: NewIds) -> Any {
         .into(),
         "SettleRun" => settle(proof, None).into(),
         other => panic!("`{other}` is no write of a claim"),
+    }
+}
+
+pub(crate) fn artifact(name: &str, content: &str) -> NewArtifact {
+    NewArtifact {
+        name: name.to_owned(),
+        media_type: "text/x-diff".to_owned(),
+        encoding: Encoding::Text,
+        content: content.to_owned(),
+        bytes: content.len() as u64,
     }
 }
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use std::sync::Arc;
 use tapedeck_client::Client;
 use tapedeck_executor::backend::Backend;
-use tapedeck_executor::{Backends, Executor, Options, Shutdown};
+use tapedeck_executor::{Backends, Executor, GitOptions, Options, Shutdown};
 use tapedeck_protocol::executor::ClaimResponse;
 
 use crate::commands::agents::{Agent, AgentArgs};
 use crate::commands::signals::Signals;
+use crate::commands::workspaces::{self, Below};
 use crate::config::{self, Given, Settings};
 use crate::context::Context;
 use crate::exit::{Exit, Failed};
@@ -21,7 +22,10 @@ use crate::exit::{Exit, Failed};
 /// SIGTERM drains: no new runs, the present ones may finish within the grace period and are handed
 /// back after it; a second signal hands them back at once.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    below: Option<Below>,
     /// Its stable name [default: the host's] [env: `TAPEDECK_EXECUTOR_ID`]
     #[arg(long, value_name = "NAME")]
     executor_id: Option<String>,
@@ -97,6 +101,7 @@ impl Args {
         .flatten()
         .collect();
         flags.extend(self.agent.flags());
+        flags.extend(self.below.as_ref().and_then(Below::flags));
         flags
     }
 }
@@ -107,7 +112,10 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Works until a signal comes or the server refuses.
-pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
+    if let Some(below) = &args.below {
+        return workspaces::run(below, context).await;
+    }
     let config = &context.config;
     let Some(agent) = Agent::configured(config) else {
         return Err(Failed::usage(
@@ -179,7 +187,23 @@ pub(crate) fn options(
         drain_grace: Duration::from_secs(section.drain_seconds.into()),
         idle_timeout: Some(Duration::from_secs(section.idle_timeout_seconds.into())),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        git: git_options(settings)?,
         ..Options::new(client, executor_id, state_dir, backends)
+    })
+}
+
+/// How the settings want git to be used.
+pub(crate) fn git_options(settings: &Settings) -> anyhow::Result<GitOptions> {
+    let section = &settings.git;
+    let config_file = section.config_file.as_deref().map(config::absolute);
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    Ok(GitOptions {
+        environment: config::inherited_environment(),
+        config_file: config_file.transpose()?,
+        transports: section.transports()?,
+        fetch_limit: seconds(section.fetch_seconds),
+        keep_dirty: seconds(86_400) * section.keep_dirty_days,
+        check_every: seconds(section.check_seconds),
     })
 }
 

@@ -1,5 +1,6 @@
 //! `tapedeck sessions`: sessions, their logs and tapes, and their checkpoints.
 
+mod changes;
 mod checkpoints;
 mod past;
 
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Tape(past::TapeArgs),
     /// Write a session's tape as a document
     Export(past::ExportArgs),
+    /// Print what a session's runs changed in its workspace
+    Diff(changes::DiffArgs),
     /// Print what a session's newest settled run gave
     Result {
         /// The session
@@ -138,6 +141,7 @@ async fn answer(
         Command::Events(args) => events(client, args, printer).await?,
         Command::Tape(args) => past::tape(args, connection, printer).await?,
         Command::Export(args) => past::export(args, connection, printer).await?,
+        Command::Diff(args) => changes::diff(args, connection, printer).await?,
         Command::Result { session } => past::result(session, connection, printer).await?,
         Command::Checkpoints(args) => checkpoints::list(args, connection, printer).await?,
         Command::Checkpoint(args) => checkpoints::capture(args, connection, printer).await?,

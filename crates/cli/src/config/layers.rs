@@ -127,6 +127,23 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Kind::Whole,
     ),
     setting("executor.warm_agents", "TAPEDECK_WARM_AGENTS", Kind::Whole),
+    setting("git.config_file", "TAPEDECK_GIT_CONFIG_FILE", Kind::Text),
+    setting("git.protocols", "TAPEDECK_GIT_PROTOCOLS", Kind::List),
+    setting(
+        "git.fetch_seconds",
+        "TAPEDECK_GIT_FETCH_SECONDS",
+        Kind::Whole,
+    ),
+    setting(
+        "git.check_seconds",
+        "TAPEDECK_GIT_CHECK_SECONDS",
+        Kind::Whole,
+    ),
+    setting(
+        "git.keep_dirty_days",
+        "TAPEDECK_GIT_KEEP_DIRTY_DAYS",
+        Kind::Whole,
+    ),
     setting("testing.hints", "TAPEDECK_TESTING_HINTS", Kind::Text),
 ];
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use etcetera::BaseStrategy as _;
 use serde::{Deserialize, Serialize};
+use tapedeck_domain::git::Transport;
 use tapedeck_executor::backend::command::{Format, PromptVia};
 
 use super::database::DatabaseUrl;
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) serve: Serve,
     /// `tapedeck executor`, and the executor inside `run` and `resume`.
     pub(crate) executor: Executor,
+    /// Git, for an executor's workspaces.
+    pub(crate) git: Git,
     /// Faults on purpose.
     pub(crate) testing: Testing,
 }
@@ -160,6 +163,38 @@ pub(crate) struct Executor {
     pub(crate) warm_agents: u32,
 }
 
+/// Git, for an executor's workspaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Git {
+    /// Git's settings for fetching, such as a credential helper.
+    pub(crate) config_file: Option<PathBuf>,
+    /// How remote repositories may be reached: `https`, `ssh`, `http`.
+    pub(crate) protocols: Vec<String>,
+    /// How long a fetch may take, in seconds.
+    pub(crate) fetch_seconds: u32,
+    /// How often the server is asked which sessions are over, in seconds.
+    pub(crate) check_seconds: u32,
+    /// How long a closed session's worktree with uncommitted work is kept, in days.
+    pub(crate) keep_dirty_days: u32,
+}
+
+impl Git {
+    /// How remote repositories may be reached.
+    pub(crate) fn transports(&self) -> anyhow::Result<Vec<Transport>> {
+        let known = [Transport::Https, Transport::Ssh, Transport::Http];
+        let transport = |word: &String| {
+            let found = known.into_iter().find(|known| known.as_str() == word);
+            found.ok_or_else(|| {
+                Failed::usage(format!(
+                    "`git.protocols` names `{word}`; known are https, ssh and http"
+                ))
+            })
+        };
+        self.protocols.iter().map(transport).collect()
+    }
+}
+
 /// Faults on purpose, for tests of what must hold in spite of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -227,6 +262,13 @@ impl Settings {
                 warm_seconds: 120,
                 warm_agents: 2,
             },
+            git: Git {
+                config_file: None,
+                protocols: vec!["https".to_owned(), "ssh".to_owned()],
+                fetch_seconds: 600,
+                check_seconds: 300,
+                keep_dirty_days: 14,
+            },
             testing: Testing {
                 hints: HintFate::Sent,
             },
@@ -259,7 +301,11 @@ impl Settings {
             let text = "`executor.agent` and `executor.command` exclude each other";
             return Err(Failed::usage(text));
         }
-        Ok(())
+        if self.git.fetch_seconds == 0 || self.git.check_seconds == 0 {
+            let text = "`git.fetch_seconds` and `git.check_seconds` must be at least 1";
+            return Err(Failed::usage(text));
+        }
+        self.git.transports().map(drop)
     }
 }
 

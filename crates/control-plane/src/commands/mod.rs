@@ -89,6 +89,7 @@ commands! {
     resolve_interaction::ResolveInteraction,
     restore_session::RestoreSession,
     resume::ResumeSession,
+    save_artifacts::SaveArtifacts,
     save_snapshot::SaveSnapshot,
     settle_run::SettleRun,
 }

@@ -1,5 +1,6 @@
 //! Whole runs against the server in memory, with the clock under control.
 
+mod changes;
 mod claims;
 mod outages;
 mod restarts;

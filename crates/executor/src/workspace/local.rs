@@ -56,12 +56,11 @@ fn named(roots: &[PathBuf]) -> String {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::{WorkspaceTarget, Workspaces};
     use super::*;
 
     struct Fixture {
         dir: tempfile::TempDir,
-        workspaces: Workspaces,
+        roots: Vec<PathBuf>,
     }
 
     fn fixture() -> Fixture {
@@ -72,16 +71,12 @@ mod tests {
         std::fs::write(dir.path().join("root/file"), "").unwrap();
         symlink(dir.path().join("root"), dir.path().join("link-to-root")).unwrap();
         symlink(dir.path().join("elsewhere"), dir.path().join("root/escape")).unwrap();
-        let roots = [dir.path().join("link-to-root")];
-        let workspaces = Workspaces::new(&roots, &dir.path().join("state")).unwrap();
-        Fixture { dir, workspaces }
+        let roots = vec![dir.path().join("link-to-root").canonicalize().unwrap()];
+        Fixture { dir, roots }
     }
 
     fn prepare(fixture: &Fixture, path: &str) -> Result<PathBuf, WorkspaceError> {
-        let path = fixture.dir.path().join(path);
-        fixture
-            .workspaces
-            .prepare(&WorkspaceTarget::LocalPath { path }, "s")
+        super::prepare(&fixture.dir.path().join(path), &fixture.roots)
     }
 
     #[test]
@@ -126,10 +121,44 @@ mod tests {
             prepare(&fixture, "root/file"),
             Err(WorkspaceError::NotADirectory(_))
         ));
-        let relative = WorkspaceTarget::LocalPath {
-            path: "project".into(),
-        };
-        let refused = fixture.workspaces.prepare(&relative, "s");
+        let refused = super::prepare(Path::new("project"), &fixture.roots);
         assert!(matches!(refused, Err(WorkspaceError::Relative(_))));
+    }
+
+    #[test]
+    fn odd_paths_lead_where_they_lead_or_nowhere() {
+        let fixture = fixture();
+        let root = &fixture.roots[0];
+        std::fs::create_dir(root.join("two words\nand a line")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        symlink("../elsewhere/../root/project", root.join("round-about")).unwrap();
+        let project = root.join("project");
+        for path in ["root//project/", "root/./project", "root/round-about"] {
+            assert_eq!(prepare(&fixture, path).unwrap(), project, "{path}");
+        }
+        assert!(prepare(&fixture, "root/two words\nand a line").is_ok());
+        assert_eq!(prepare(&fixture, "root").unwrap(), *root);
+        let long = format!("root/{}", "x".repeat(5_000));
+        for path in ["root/loop", "root/file/..", long.as_str(), "root/a\0b"] {
+            assert!(prepare(&fixture, path).is_err(), "{path}");
+        }
+        // Nothing above the roots is allowed because a root lies in it.
+        for path in ["", "/", "root/.."] {
+            let refused = prepare(&fixture, path);
+            assert!(matches!(refused, Err(WorkspaceError::OutsideRoots { .. })));
+        }
+    }
+
+    /// A path is judged anew each time, and what is handed out has no link in it that could be
+    /// turned round later without being named by the path itself.
+    #[test]
+    fn a_directory_that_became_a_link_is_judged_by_where_it_leads_now() {
+        let fixture = fixture();
+        let project = fixture.roots[0].join("project");
+        assert_eq!(prepare(&fixture, "root/project").unwrap(), project);
+        std::fs::remove_dir(&project).unwrap();
+        symlink(fixture.dir.path().join("elsewhere"), &project).unwrap();
+        let refused = prepare(&fixture, "root/project");
+        assert!(matches!(refused, Err(WorkspaceError::OutsideRoots { .. })));
     }
 }

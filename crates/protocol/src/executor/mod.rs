@@ -1,6 +1,7 @@
 //! The executor protocol on the wire (design §6, §8): claim, heartbeat, upload, ask, snapshot, tape,
 //! release and complete. The older name `worker_id` is read here; answers get it from the server's alias routes.
 
+mod artifacts;
 mod ask;
 mod claim;
 mod complete;
@@ -9,6 +10,7 @@ mod list;
 mod tape;
 mod upload;
 
+pub use artifacts::{ArtifactUpload, ArtifactsRequest, ArtifactsResponse, SavedArtifact, content};
 pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, QuestionResponse};
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};

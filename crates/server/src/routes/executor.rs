@@ -1,4 +1,4 @@
-//! The executor protocol: claim, heartbeat, upload, ask, snapshot, tape, release, complete. A broken request from an
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete. A broken request from an
 //! executor that has lost its claim is told of the loss first (api.md, Errors).
 
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tapedeck_control_plane::commands::ask::Ask;
 use tapedeck_control_plane::commands::claim_run::ClaimRun;
 use tapedeck_control_plane::commands::heartbeat::{ClaimProof, Heartbeat};
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
+use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
 use tapedeck_domain::claim::ClaimRequest;
@@ -20,10 +21,11 @@ use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::settle::RunEnd;
 use tapedeck_domain::{InteractionId, RunId};
 use tapedeck_protocol::executor::{
-    ApprovalRequest, ApprovalResponse, CheckedAsk, ClaimResponse, ClaimRunRequest, CompleteRequest,
-    Grant, HeartbeatRequest, HeartbeatResponse, Presented, QuestionRequest, QuestionResponse,
-    ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadRequest,
-    UploadResponse, UploadedEventResponse,
+    ApprovalRequest, ApprovalResponse, ArtifactsRequest, ArtifactsResponse, CheckedAsk,
+    ClaimResponse, ClaimRunRequest, CompleteRequest, Grant, HeartbeatRequest, HeartbeatResponse,
+    Presented, QuestionRequest, QuestionResponse, ReleaseRequest, SavedArtifact, SavedSnapshot,
+    SnapshotRequest, TapeRequest, TapeResponse, UploadRequest, UploadResponse,
+    UploadedEventResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 use tapedeck_protocol::tape::TapeEntryResponse;
@@ -222,6 +224,33 @@ pub(super) async fn snapshot(call: Call, Id(id): Id<RunId>, body: Body) -> Answe
     };
     let facts = call.control().save_snapshot(snapshot).await?;
     Ok(Json(SavedSnapshot::from(&facts)))
+}
+
+/// Keeps artifacts of a run, such as the patch of what it changed; the same ones again are stored
+/// already.
+#[utoipa::path(
+    post, path = "/executor/runs/{run_id}/artifacts", tag = "executor",
+    params(("run_id" = Uuid, Path)), request_body = ArtifactsRequest,
+    responses((status = 200, body = ArtifactsResponse))
+)]
+pub(super) async fn artifacts(
+    call: Call,
+    Id(id): Id<RunId>,
+    body: Body,
+) -> Answer<ArtifactsResponse> {
+    let (claim, artifacts) = checked(&call, id, &body, ArtifactsRequest::check).await?;
+    let saved = artifacts.iter().map(|artifact| SavedArtifact {
+        name: artifact.name.clone(),
+        bytes: artifact.bytes,
+    });
+    let answer = ArtifactsResponse {
+        run_id: id,
+        artifacts: saved.collect(),
+    };
+    let proof = proof(id, claim);
+    let save = SaveArtifacts { proof, artifacts };
+    call.control().save_artifacts(save).await?;
+    Ok(Json(answer))
 }
 
 /// Appends tape entries of the executor's own, instead of those made from the run's events; the

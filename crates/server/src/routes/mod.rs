@@ -1,6 +1,7 @@
 //! Every endpoint, in groups that are bounded together. A handler reads, calls one use case, and
 //! answers.
 
+mod changes;
 mod checkpoints;
 mod events;
 mod executor;
@@ -66,6 +67,7 @@ fn uploads() -> Endpoints {
     OpenApiRouter::new()
         .routes(routes!(executor::upload))
         .routes(routes!(executor::snapshot))
+        .routes(routes!(executor::artifacts))
         .routes(routes!(executor::append_tape))
         .routes(routes!(executor::complete))
 }
@@ -92,6 +94,8 @@ fn others() -> Endpoints {
         .routes(routes!(sessions::repair))
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::delete))
+        .routes(routes!(changes::diff))
+        .routes(routes!(changes::patch))
         .routes(routes!(tape::show))
         .routes(routes!(tape::transcript))
         .routes(routes!(events::of_session))

@@ -20,6 +20,7 @@ pub(super) async fn capabilities(call: Call) -> Json<CapabilitiesResponse> {
     let is_token_required = server.token.is_some();
     let version = server.version;
     Json(CapabilitiesResponse::new(
+        server.control.deployment_id(),
         version,
         engine,
         is_token_required,

@@ -317,6 +317,8 @@ async fn the_server_says_what_it_is_and_whether_it_is_ready() {
     let says = live.get("/capabilities").await.ok();
     assert_eq!(says["api_version"], "v1");
     assert_eq!(says["storage"], "sqlite");
+    let deployment = live.api.control.deployment_id();
+    assert_eq!(says["deployment_id"], serde_json::json!(deployment));
     assert_eq!(says["token_required"], false);
     assert_eq!(says["limits"]["body_bytes"], 1024 * 1024);
     assert_eq!(live.get("/healthz").await.ok()["status"], "ok");
@@ -330,11 +332,6 @@ async fn the_server_says_what_it_is_and_whether_it_is_ready() {
 #[tokio::test]
 async fn later_endpoints_are_not_there_yet() {
     let live = Live::start().await;
-    let session = live.session().await;
-    for path in ["diff", "patch"] {
-        let answer = live.get(&format!("/sessions/{session}/{path}")).await;
-        answer.is(StatusCode::NOT_FOUND, "route_not_found");
-    }
     for path in ["/metrics", "/console"] {
         live.get(path)
             .await

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod changes;
+#[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
 mod display;

@@ -29,5 +29,10 @@ FROM (
     FROM message_snapshots m
     JOIN runs r ON r.run_key = m.run_key
     WHERE m.run_id <> r.run_id OR m.session_key <> r.session_key
+    UNION ALL
+    SELECT r.session_id, r.run_id, 'artifacts'
+    FROM artifacts a
+    JOIN runs r ON r.run_key = a.run_key
+    WHERE a.run_id <> r.run_id OR a.session_key <> r.session_key
 ) AS c
 LIMIT $1

@@ -54,6 +54,12 @@ FROM (
     SELECT 'message_snapshots' AS child, c.session_key AS key, 'sessions' AS parent FROM message_snapshots c
     WHERE NOT EXISTS (SELECT FROM sessions p WHERE p.session_key = c.session_key)
     UNION ALL
+    SELECT 'artifacts' AS child, c.run_key AS key, 'runs' AS parent FROM artifacts c
+    WHERE NOT EXISTS (SELECT FROM runs p WHERE p.run_key = c.run_key)
+    UNION ALL
+    SELECT 'artifacts' AS child, c.session_key AS key, 'sessions' AS parent FROM artifacts c
+    WHERE NOT EXISTS (SELECT FROM sessions p WHERE p.session_key = c.session_key)
+    UNION ALL
     SELECT 'checkpoints' AS child, c.session_key AS key, 'sessions' AS parent FROM checkpoints c
     WHERE NOT EXISTS (SELECT FROM sessions p WHERE p.session_key = c.session_key)
 ) AS o

@@ -24,6 +24,7 @@ const HISTORY: &[&str] = &[
     "interactions",
     "checkpoints",
     "message_snapshots",
+    "artifacts",
     "idempotency_keys",
 ];
 

@@ -1,6 +1,7 @@
 //! Rows in SQLite, one file for each row trait, under the same names as in `store`. Statements only
 //! move rows; each says how many it expects.
 
+pub(crate) mod artifacts;
 pub(crate) mod checkpoints;
 pub(crate) mod deployment;
 pub(crate) mod events;

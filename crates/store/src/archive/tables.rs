@@ -40,6 +40,7 @@ pub const TABLES: &[Table] = &[
     table("interactions", "interaction_id", INTERACTIONS),
     table("approval_rules", "rule_key", APPROVAL_RULES),
     table("message_snapshots", "run_key", MESSAGE_SNAPSHOTS),
+    table("artifacts", "artifact_key", ARTIFACTS),
     table("checkpoints", "checkpoint_key", CHECKPOINTS),
     table("executors", "executor_id", EXECUTORS),
     table("idempotency_keys", "entry_key", IDEMPOTENCY_KEYS),
@@ -268,6 +269,21 @@ const MESSAGE_SNAPSHOTS: &[Column] = &[
     must("attempt", Integer),
     must("created_at", Wall),
     must("updated_at", Wall),
+];
+
+const ARTIFACTS: &[Column] = &[
+    must("artifact_key", Integer),
+    must("run_key", Integer),
+    must("session_key", Integer),
+    must("run_id", Id),
+    must("attempt", Integer),
+    must("name", Text),
+    must("media_type", Text),
+    must("encoding", Text),
+    must("content", Text),
+    must("bytes", Integer),
+    must("digest", Digest),
+    must("created_at", Wall),
 ];
 
 const CHECKPOINTS: &[Column] = &[

@@ -172,6 +172,7 @@ fn every_row_comes_after_those_that_it_refers_to() {
         ("runs", "events"),
         ("runs", "interactions"),
         ("runs", "message_snapshots"),
+        ("runs", "artifacts"),
         ("sessions", "checkpoints"),
     ] {
         assert!(place(first) < place(then), "{first}, {then}");

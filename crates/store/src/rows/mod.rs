@@ -1,6 +1,7 @@
 //! Row traits, named after what they do to rows. No method contains a rule; each states how many
 //! rows it expects and fails otherwise.
 
+mod artifacts;
 mod checkpoints;
 mod deployment;
 mod events;
@@ -15,6 +16,7 @@ mod sessions;
 mod snapshots;
 mod tape;
 
+pub use artifacts::ArtifactRows;
 pub use checkpoints::CheckpointRows;
 pub use deployment::{Deployment, DeploymentRows};
 pub use events::EventRows;

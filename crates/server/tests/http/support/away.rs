@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
@@ -142,6 +143,16 @@ impl Reader for Away {
     }
 
     async fn snapshot(&self, _: &str, _: RunId) -> Result<Option<MessageSnapshot>, StoreError> {
+        self.fail().await
+    }
+
+    async fn artifact(
+        &self,
+        _: &str,
+        _: SessionId,
+        _: Option<RunId>,
+        _: &str,
+    ) -> Result<Option<Artifact>, StoreError> {
         self.fail().await
     }
 

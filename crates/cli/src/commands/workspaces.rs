@@ -1,0 +1,140 @@
+//! `tapedeck executor workspaces`: the git worktrees that runs on this machine have left, and the
+//! end of those whose sessions are over.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::json;
+use tapedeck_domain::git::Upkeep;
+use tapedeck_executor::end_sessions;
+use tapedeck_executor::workspace::{HeldWorktree, Workspaces};
+
+use crate::commands::executor;
+use crate::config::{self, Given};
+use crate::context::Context;
+use crate::exit::{Exit, Failed};
+use crate::output::Printer;
+
+/// Below `tapedeck executor`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Below {
+    /// Git worktrees of sessions on this machine
+    Workspaces(Args),
+}
+
+/// Which worktrees, and what about them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the executor keeps its things [env: `TAPEDECK_STATE_DIR`]
+    #[arg(long, value_name = "DIR", global = true)]
+    state_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+impl Below {
+    /// The settings that the command line gives.
+    pub(crate) fn flags(&self) -> Option<Given> {
+        let Self::Workspaces(args) = self;
+        let state_dir = args.state_dir.as_ref();
+        Given::option("--state-dir", "executor.state_dir", state_dir)
+    }
+}
+
+/// Git worktrees on this machine.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the worktrees
+    List,
+    /// Remove the worktrees of sessions that are closed or deleted; their branches stay
+    Prune {
+        /// Also those that hold work which is not committed
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Runs one of them.
+pub(crate) async fn run(below: &Below, context: Context) -> anyhow::Result<Exit> {
+    let Below::Workspaces(Args { command, .. }) = below;
+    let settings = &context.config;
+    let state_dir = config::make_private_dir(&settings.executor.state_dir)?;
+    let git = executor::git_options(settings)?;
+    let workspaces = Workspaces::new(&[], &state_dir, git)?;
+    match command {
+        Command::List => list(&workspaces, context.printer).await?,
+        Command::Prune { force } => prune(&workspaces, *force, &context).await?,
+    }
+    Ok(Exit::Success)
+}
+
+async fn list(workspaces: &Workspaces, printer: Printer) -> anyhow::Result<()> {
+    let held = workspaces.held().await?;
+    if printer.is_json() {
+        let listed: Vec<_> = held
+            .iter()
+            .map(|worktree| {
+                json!({
+                    "session_id": worktree.record.session_id,
+                    "source": worktree.record.source,
+                    "branch": worktree.record.branch,
+                    "commit": worktree.record.commit,
+                    "path": worktree.path,
+                    "dirty": worktree.dirty,
+                })
+            })
+            .collect();
+        printer.object(&json!({"workspaces": listed}))?;
+        return Ok(());
+    }
+    let rows: Vec<_> = held.iter().map(row).collect();
+    let columns = ["SESSION", "STATE", "SOURCE", "PATH"];
+    printer.table(&columns, &rows, "there are no worktrees")?;
+    Ok(())
+}
+
+fn row(worktree: &HeldWorktree) -> Vec<String> {
+    let state = match worktree.dirty {
+        Some(false) => "clean",
+        Some(true) => "uncommitted work",
+        None => "damaged",
+    };
+    vec![
+        worktree.record.session_id.clone(),
+        state.to_owned(),
+        worktree.record.source.clone(),
+        worktree.path.display().to_string(),
+    ]
+}
+
+async fn prune(workspaces: &Workspaces, force: bool, context: &Context) -> anyhow::Result<()> {
+    let Some(server) = context.server().await? else {
+        return Err(Failed::usage(
+            "only the server knows which sessions are over: name it with `--server URL`",
+        ));
+    };
+    let (client, printer) = (server.client()?, context.printer);
+    let (mut removed, mut kept) = (Vec::new(), Vec::new());
+    for (session_id, done) in end_sessions(&client, workspaces, force).await? {
+        match done {
+            Upkeep::Remove | Upkeep::RemoveDirty => removed.push(session_id),
+            Upkeep::Keep | Upkeep::KeepDirty => kept.push(session_id),
+        }
+    }
+    if printer.is_json() {
+        printer.object(&json!({"removed": removed, "kept": kept}))?;
+        return Ok(());
+    }
+    for session_id in &removed {
+        printer.line(format!("session {session_id}: removed"))?;
+    }
+    for session_id in &kept {
+        printer.line(format!(
+            "session {session_id}: kept, it is in use or not clean"
+        ))?;
+    }
+    if removed.is_empty() && kept.is_empty() {
+        printer.line("no session with a worktree here is over")?;
+    }
+    Ok(())
+}

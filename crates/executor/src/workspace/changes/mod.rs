@@ -1,0 +1,132 @@
+//! What a run changes in its workspace, where that lies in a git repository. It owns the states of
+//! the files at the session's and the run's beginning; it must never fail a run, nor touch the
+//! user's repository.
+
+mod diff;
+mod parse;
+mod shadow;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tapedeck_protocol::changes::ChangeSet;
+
+pub use diff::Difference;
+use shadow::{Repository, Shadow};
+
+use super::Workspaces;
+use super::git::{FileLock, GitError};
+use crate::guard::lock_path;
+
+/// How long another run's agent may still be in a workspace; its own start waits as long again.
+const LOCK_WAIT: Duration = Duration::from_secs(25);
+
+/// Files that a run's result names.
+const NAMED_FILES: usize = 100;
+
+/// A workspace whose changes are followed.
+#[derive(Debug)]
+pub struct Tracking {
+    shadow: Shadow,
+    session_base: String,
+    run_base: String,
+}
+
+/// What has changed up to now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// Since the run began.
+    pub run: Difference,
+    /// Since the session began here; unknown where git no longer has what was there then.
+    pub session: Option<Difference>,
+}
+
+impl Workspaces {
+    /// Notes the files as they are before a run. There is nothing to follow outside of git
+    /// repositories, and in those whose root lies outside the allowed roots.
+    pub async fn track(
+        &self,
+        directory: &Path,
+        session_id: &str,
+    ) -> Result<Option<Tracking>, GitError> {
+        super::check_session_id(session_id).map_err(io::Error::other)?;
+        let worktrees = &self.worktrees;
+        let Some(repository) = Repository::of(&worktrees.git, directory).await? else {
+            return Ok(None);
+        };
+        let own = worktrees.folders.worktree(session_id).canonicalize();
+        let allowed = self.roots.iter().chain(own.as_ref().ok());
+        let mut allowed = allowed.map(|root| repository.top.starts_with(root));
+        if !allowed.any(|inside| inside) {
+            return Ok(None);
+        }
+        let folder = worktrees.folders.changes(session_id);
+        super::git::private_dir(&worktrees.folders.changes_root())?;
+        // What another run does in it until then is not this run's.
+        let lock = lock_path(&self.state_dir, directory);
+        super::git::private_dir(lock.parent().unwrap_or(&lock))?;
+        let _lock = FileLock::take(&lock, LOCK_WAIT).await?;
+        let shadow = Shadow::open(&worktrees.git, &folder, repository).await?;
+        let run_base = shadow.tree().await?;
+        let noted = folder.join("session-base");
+        let session_base = match fs::read_to_string(&noted) {
+            Ok(base) => base,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::write(noted, &run_base)?;
+                run_base.clone()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(Tracking {
+            shadow,
+            session_base,
+            run_base,
+        }))
+    }
+}
+
+impl Tracking {
+    /// What has changed up to now.
+    pub async fn changes(&self) -> Result<Changes, GitError> {
+        let head = self.shadow.tree().await?;
+        let run = diff::between(&self.shadow, &self.run_base, &head).await?;
+        if self.session_base == self.run_base {
+            let session = Some(run.clone());
+            return Ok(Changes { run, session });
+        }
+        let session = match diff::between(&self.shadow, &self.session_base, &head).await {
+            Ok(session) => Some(session),
+            Err(error) => {
+                tracing::warn!(%error, "what the session changed can't be told any more");
+                None
+            }
+        };
+        Ok(Changes { run, session })
+    }
+}
+
+/// What a run's result names of its changes.
+pub(crate) fn summary(table: &ChangeSet) -> Value {
+    let named = table.files.iter().take(NAMED_FILES).map(|file| {
+        json!({
+            "path": file.path,
+            "old_path": file.old_path,
+            "status": file.status,
+            "additions": file.additions,
+            "deletions": file.deletions,
+        })
+    });
+    json!({
+        "files": named.collect::<Vec<_>>(),
+        "file_count": table.file_count,
+        "additions": table.additions,
+        "deletions": table.deletions,
+        "truncated": table.truncated || table.files.len() > NAMED_FILES,
+    })
+}

@@ -1,0 +1,427 @@
+//! Git workspaces: a worktree and a branch for each session, from a copy of the repository kept
+//! below the state directory. It owns the record by which a later run of the session finds its
+//! worktree again; it must never reach a repository in a way that the executor wasn't allowed.
+
+mod command;
+mod lock;
+mod mirror;
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tapedeck_domain::git::{GitWorkspace, Source, Transport};
+
+pub use command::GitError;
+pub(crate) use command::{Call, Git};
+pub(crate) use lock::FileLock;
+use mirror::{LOOK_LIMIT, Mirror, Origin};
+
+use super::{WorkspaceError, local};
+
+/// Putting a worktree's files on disk.
+const CHECKOUT_LIMIT: Duration = Duration::from_mins(10);
+
+/// How an executor uses git.
+#[derive(Clone)]
+pub struct GitOptions {
+    /// The executor's own variables; git is given only what it needs of them.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The operator's git settings, such as a credential helper. No other file outside of the
+    /// repositories is read.
+    pub config_file: Option<PathBuf>,
+    /// How remote repositories may be reached. Directories are allowed inside workspace roots.
+    pub transports: Vec<Transport>,
+    /// How long a fetch may take.
+    pub fetch_limit: Duration,
+    /// How long a closed session's worktree with uncommitted work is kept.
+    pub keep_dirty: Duration,
+    /// How often the server is asked which sessions have been closed.
+    pub check_every: Duration,
+}
+
+impl std::fmt::Debug for GitOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GitOptions")
+            .field("config_file", &self.config_file)
+            .field("transports", &self.transports)
+            .field("fetch_limit", &self.fetch_limit)
+            .field("keep_dirty", &self.keep_dirty)
+            .field("check_every", &self.check_every)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for GitOptions {
+    fn default() -> Self {
+        Self {
+            environment: Vec::new(),
+            config_file: None,
+            transports: vec![Transport::Https, Transport::Ssh],
+            fetch_limit: Duration::from_mins(10),
+            keep_dirty: Duration::from_hours(14 * 24),
+            check_every: Duration::from_mins(5),
+        }
+    }
+}
+
+/// Where git's things lie below the state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Folders {
+    root: PathBuf,
+}
+
+impl Folders {
+    pub(crate) fn new(state_dir: &Path) -> Self {
+        Self {
+            root: state_dir.join("git"),
+        }
+    }
+
+    fn mirrors(&self) -> PathBuf {
+        self.root.join("mirrors")
+    }
+
+    pub(crate) fn worktree(&self, session_id: &str) -> PathBuf {
+        self.root.join("worktrees").join(session_id)
+    }
+
+    pub(crate) fn records(&self) -> PathBuf {
+        self.root.join("sessions")
+    }
+
+    fn record(&self, session_id: &str) -> PathBuf {
+        self.records().join(format!("{session_id}.json"))
+    }
+
+    /// Says since when it is known that a session is over and its worktree is not clean.
+    pub(crate) fn dirty_mark(&self, session_id: &str) -> PathBuf {
+        self.records().join(format!("{session_id}.dirty"))
+    }
+
+    /// Says which deployment a session is of.
+    pub(crate) fn deployment(&self, session_id: &str) -> PathBuf {
+        self.records().join(format!("{session_id}.deployment"))
+    }
+
+    /// Where the trees of a session's runs are kept.
+    pub(crate) fn changes(&self, session_id: &str) -> PathBuf {
+        self.changes_root().join(session_id)
+    }
+
+    pub(crate) fn changes_root(&self) -> PathBuf {
+        self.root.join("changes")
+    }
+}
+
+pub(crate) fn private_dir(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// What is known of a session's worktree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The session.
+    pub session_id: String,
+    /// Where its repository is.
+    pub source: String,
+    /// The copy that it belongs to.
+    pub mirror: PathBuf,
+    /// Its branch in that copy.
+    pub branch: String,
+    /// Where it started.
+    pub commit: String,
+    /// Where its agents start, for the lock on it.
+    pub directory: PathBuf,
+}
+
+impl Record {
+    /// What is known of a session's worktree, if it has one.
+    pub(crate) fn read(folders: &Folders, session_id: &str) -> io::Result<Option<Self>> {
+        match std::fs::read(folders.record(session_id)) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, folders: &Folders) -> io::Result<()> {
+        private_dir(&folders.records())?;
+        let path = folders.record(&self.session_id);
+        let unnamed = path.with_extension("new");
+        std::fs::write(&unnamed, serde_json::to_vec(self).map_err(io::Error::from)?)?;
+        std::fs::rename(unnamed, path)
+    }
+
+    pub(crate) fn remove(folders: &Folders, session_id: &str) -> io::Result<()> {
+        match std::fs::remove_file(folders.record(session_id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A session's worktree, ready for an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Worktree {
+    pub(super) record: Record,
+    /// Where the agent starts.
+    pub(super) directory: PathBuf,
+    /// Why what it started from may not be the newest.
+    pub(super) note: Option<String>,
+}
+
+/// Makes and finds worktrees.
+#[derive(Debug, Clone)]
+pub(crate) struct Worktrees {
+    pub(crate) git: Git,
+    pub(crate) folders: Folders,
+}
+
+impl Worktrees {
+    /// The worktree of a session, made if this is its first run here.
+    pub(super) async fn prepare(
+        &self,
+        workspace: &GitWorkspace,
+        session_id: &str,
+        roots: &[PathBuf],
+    ) -> Result<Worktree, WorkspaceError> {
+        let origin = self.origin(workspace, roots)?;
+        let held = Record::read(&self.folders, session_id).map_err(GitError::from)?;
+        let (record, note) = match held {
+            Some(record) if record.source != origin.url => {
+                return Err(WorkspaceError::OtherSource {
+                    path: self.folders.worktree(session_id),
+                    source_then: record.source,
+                });
+            }
+            Some(record) => {
+                self.find_again(&record).await?;
+                (record, None)
+            }
+            None => self.create(&origin, workspace, session_id).await?,
+        };
+        let top = self.folders.worktree(session_id);
+        let directory = inside(&top, workspace.subdirectory.as_deref())?;
+        Ok(Worktree {
+            record,
+            directory,
+            note,
+        })
+    }
+
+    fn origin(
+        &self,
+        workspace: &GitWorkspace,
+        roots: &[PathBuf],
+    ) -> Result<Origin, WorkspaceError> {
+        let (url, transport) = match &workspace.source {
+            Source::Remote { url, transport } => {
+                if !self.git.options().transports.contains(transport) {
+                    return Err(WorkspaceError::Transport(transport.as_str()));
+                }
+                (url.clone(), *transport)
+            }
+            Source::Directory(path) => {
+                let path = local::prepare(Path::new(path), roots)?;
+                let text = path.to_str().map(str::to_owned);
+                let text = text.ok_or_else(|| WorkspaceError::NotADirectory(path.clone()))?;
+                (text, Transport::File)
+            }
+        };
+        Ok(Origin {
+            url,
+            transport,
+            depth: workspace.depth,
+        })
+    }
+
+    async fn create(
+        &self,
+        origin: &Origin,
+        workspace: &GitWorkspace,
+        session_id: &str,
+    ) -> Result<(Record, Option<String>), WorkspaceError> {
+        let mirror = Mirror::open(&self.git, &self.folders.mirrors(), origin).await?;
+        let found = mirror.find(origin, &workspace.start).await?;
+        if let Some(note) = &found.note {
+            tracing::warn!(source = origin.url, note, "the repository was not fetched");
+        }
+        let mut record = Record {
+            session_id: session_id.to_owned(),
+            source: origin.url.clone(),
+            mirror: mirror.path().to_owned(),
+            branch: format!("tapedeck/{session_id}"),
+            commit: found.commit,
+            directory: PathBuf::new(),
+        };
+        self.check_out(&mirror, &record).await?;
+        let top = self.folders.worktree(session_id);
+        record.directory = inside(&top, workspace.subdirectory.as_deref())?;
+        record.write(&self.folders).map_err(GitError::from)?;
+        Ok((record, found.note))
+    }
+
+    /// A worktree that is there has to be the session's own; one that is gone is made again from
+    /// its branch.
+    async fn find_again(&self, record: &Record) -> Result<(), WorkspaceError> {
+        let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
+        let is_there = self.folders.worktree(&record.session_id).exists();
+        if is_there && !is_unfinished(&self.repository_of(record)?) {
+            return Ok(());
+        }
+        Ok(self.check_out(&mirror, record).await?)
+    }
+
+    /// The part of the mirror that belongs to a worktree. The worktree says itself which one it is,
+    /// and an agent may have changed that.
+    fn repository_of(&self, record: &Record) -> Result<PathBuf, WorkspaceError> {
+        let path = self.folders.worktree(&record.session_id);
+        let damaged = || WorkspaceError::Damaged(path.clone());
+        let text = std::fs::read_to_string(path.join(".git")).map_err(|_error| damaged())?;
+        let named = text.trim_end().strip_prefix("gitdir: ");
+        let named = named.ok_or_else(damaged)?;
+        let parts = record.mirror.join("worktrees");
+        let canonical = |path: &Path| path.canonicalize().map_err(|_error| damaged());
+        let (named, parts) = (canonical(Path::new(named))?, canonical(&parts)?);
+        if named.parent() == Some(&parts) {
+            Ok(named)
+        } else {
+            Err(damaged())
+        }
+    }
+
+    async fn check_out(&self, mirror: &Mirror, record: &Record) -> Result<(), GitError> {
+        let path = self.folders.worktree(&record.session_id);
+        private_dir(path.parent().unwrap_or(&path))?;
+        let unfinished = Unfinished::new(path.clone())?;
+        let prune = mirror.call("worktree", LOOK_LIMIT);
+        prune.args(["prune", "--expire=now"]).output().await?;
+        let add = mirror.call("worktree", CHECKOUT_LIMIT);
+        // Twice, because one that was not finished is still locked.
+        let add = add.args(["add", "--force", "--force", "--quiet", "--no-guess-remote"]);
+        if mirror.has_branch(&record.branch).await? {
+            add.arg("--").arg(&path).arg(&record.branch)
+        } else {
+            add.args(["--no-track", "-b", &record.branch])
+                .arg("--")
+                .arg(&path)
+                .arg(&record.commit)
+        }
+        .output()
+        .await?;
+        unfinished.finish();
+        Ok(())
+    }
+
+    /// Whether a worktree holds anything that its branch doesn't.
+    pub(crate) async fn is_dirty(&self, record: &Record) -> Result<bool, WorkspaceError> {
+        let path = self.folders.worktree(&record.session_id);
+        let _settled = Mirror::open_at(&self.git, &record.mirror).await?;
+        let call = self.git.call(&path, "status", CHECKOUT_LIMIT);
+        let call = call
+            .git_dir(&self.repository_of(record)?)
+            .common_dir(&record.mirror)
+            .work_tree(&path)
+            .args([
+                "--porcelain",
+                "-z",
+                "--untracked-files=normal",
+                "--ignore-submodules=all",
+            ]);
+        Ok(!call.output().await?.is_empty())
+    }
+
+    /// Removes a worktree and its record. Its branch stays in the mirror.
+    pub(crate) async fn remove(&self, record: &Record) -> Result<(), GitError> {
+        let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
+        let path = self.folders.worktree(&record.session_id);
+        match tokio::fs::remove_dir_all(&path).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let prune = mirror.call("worktree", LOOK_LIMIT);
+        prune.args(["prune", "--expire=now"]).output().await?;
+        Record::remove(&self.folders, &record.session_id)?;
+        Ok(())
+    }
+}
+
+/// Whether git was ended while it made a worktree: until then it holds a lock that says so.
+fn is_unfinished(repository: &Path) -> bool {
+    let lock = std::fs::read_to_string(repository.join("locked"));
+    lock.is_ok_and(|why| why.trim() == "initializing")
+}
+
+/// A worktree that is being made, and is gone again if that doesn't come to its end. What lay in its
+/// place before has been put aside by then.
+struct Unfinished {
+    path: PathBuf,
+    finished: bool,
+}
+
+impl Unfinished {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        if path.exists() {
+            put_aside(&path)?;
+        }
+        let finished = false;
+        Ok(Self { path, finished })
+    }
+
+    fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.finished {
+            // What can't be removed is put aside by the next run.
+            drop(std::fs::remove_dir_all(&self.path));
+        }
+    }
+}
+
+/// Keeps what lies where a worktree is to be, and says so: nobody knows what it is.
+fn put_aside(path: &Path) -> io::Result<()> {
+    let aside = (1..).map(|number: u32| path.with_extension(format!("aside-{number}")));
+    let Some(aside) = aside.into_iter().find(|aside| !aside.exists()) else {
+        return Ok(());
+    };
+    tracing::warn!(path = %path.display(), aside = %aside.display(), "an unknown worktree was put aside");
+    std::fs::rename(path, aside)
+}
+
+/// A directory inside a worktree, where no link leads out of it.
+fn inside(top: &Path, subdirectory: Option<&str>) -> Result<PathBuf, WorkspaceError> {
+    let canonical = |path: &Path| {
+        path.canonicalize()
+            .map_err(|source| WorkspaceError::Unusable {
+                path: path.to_owned(),
+                source,
+            })
+    };
+    let top = canonical(top)?;
+    let Some(subdirectory) = subdirectory else {
+        return Ok(top);
+    };
+    let path = top.join(subdirectory);
+    let directory = canonical(&path)?;
+    if !directory.starts_with(&top) {
+        return Err(WorkspaceError::OutsideRepository(path));
+    }
+    if !directory.is_dir() {
+        return Err(WorkspaceError::NotADirectory(path));
+    }
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests;
