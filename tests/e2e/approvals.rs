@@ -14,6 +14,7 @@ use crate::wait::eventually;
 on_both_stores! {
     an_open_question_survives_the_server_and_is_answered_once,
     a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew,
+    a_form_is_shown_filled_in_and_declined_from_the_command_line,
 }
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -187,4 +188,64 @@ async fn a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew(place: A
         .iter()
         .filter(|event| event["payload"].to_string().contains("edit done"));
     assert_eq!(done.count(), 0);
+}
+
+async fn a_form_is_shown_filled_in_and_declined_from_the_command_line(place: Arc<Place>) {
+    let server = Server::start(&place).await;
+    let address = server.address;
+    let session = session_of(address, &json!({"approval_policy": "yolo"})).await;
+    prompt(address, &session, "go").await;
+    let claim = api::Claim::take(address, "default").await;
+    let form = json!({
+        "type": "object",
+        "properties": {
+            "branch": {"type": "string", "title": "Branch"},
+            "push": {"type": "boolean"},
+        },
+        "required": ["branch"],
+    });
+    let ask = async |request_id: &str| {
+        let body = json!({
+            "request_id": request_id, "message": "Where to?", "form": form, "wait_seconds": 0,
+        });
+        claim.request("question", body).send(address).await.ok()
+    };
+    let id = text(&ask("q1").await, "interaction_id");
+    let url = server.url();
+    let run = async |arguments: &[&str]| {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--server", &url]);
+        place.run(&arguments).await
+    };
+    let listed = run(&["approvals", "list"]).await.exits(0);
+    assert!(listed.out.contains("Where to?"), "{}", listed.out);
+    let shown = run(&["approvals", "show", &id]).await.exits(0);
+    assert!(shown.out.contains("branch: Branch"), "{}", shown.out);
+    // What doesn't fit is said before anything is sent, or by the server; the question stays open.
+    for wrong in [
+        &["approvals", "answer", &id, "--field", "brunch=main"][..],
+        &["approvals", "answer", &id, "--field", "push=perhaps"],
+        &["approvals", "answer", &id, "--field", "push=yes"],
+        &["approvals", "answer", &id, "--response", "{}"],
+        &["approvals", "approve", &id],
+    ] {
+        let refused = run(wrong).await;
+        assert_ne!(refused.code, Some(0), "{wrong:?}");
+        assert_eq!(ask("q1").await["status"], "pending");
+    }
+    let answer = [
+        "approvals",
+        "answer",
+        &id,
+        "--field",
+        "branch=main",
+        "--field",
+        "push=yes",
+    ];
+    run(&answer).await.exits(0);
+    let told = ask("q1").await;
+    assert_eq!(told["response"], json!({"branch": "main", "push": true}));
+    let other = text(&ask("q2").await, "interaction_id");
+    run(&["approvals", "decline", &other]).await.exits(0);
+    assert_eq!(ask("q2").await["status"], "denied");
 }

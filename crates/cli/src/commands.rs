@@ -20,6 +20,7 @@ pub(crate) mod storage;
 
 mod draft;
 mod following;
+mod forms;
 mod local;
 mod rendering;
 mod signals;

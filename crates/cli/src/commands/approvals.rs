@@ -1,15 +1,17 @@
 //! `tapedeck approvals`: the questions that wait for an answer.
 
+use anyhow::Context as _;
 use clap::Subcommand;
-use tapedeck_domain::interaction::{InteractionStatus, Scope};
+use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
 use tapedeck_domain::{InteractionId, SessionId};
 use tapedeck_protocol::interaction::{InteractionResponse, ResolveRequest};
 
+use crate::commands::forms;
 use crate::commands::rendering::brief;
 use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
 use crate::exit::Exit;
-use crate::output::{Printer, time};
+use crate::output::{Printer, or_nothing, time};
 
 /// Questions that wait for an answer.
 #[derive(Debug, Subcommand)]
@@ -38,6 +40,33 @@ pub(crate) enum Command {
         /// Words for the agent
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
+    },
+    /// Fill in the form that a question asks for
+    Answer {
+        /// The question
+        question: InteractionId,
+        /// A field's value; once for each field. A choice by its value, its title or its number
+        #[arg(long = "field", value_name = "NAME=VALUE")]
+        fields: Vec<String>,
+        /// The whole form as JSON
+        #[arg(long, value_name = "JSON", conflicts_with = "fields")]
+        response: Option<String>,
+        /// Words for the agent
+        #[arg(long, value_name = "TEXT")]
+        feedback: Option<String>,
+    },
+    /// Leave the form that a question asks for blank
+    Decline {
+        /// The question
+        question: InteractionId,
+        /// Words for the agent
+        #[arg(long, value_name = "TEXT")]
+        feedback: Option<String>,
+    },
+    /// Show a question; of a form its fields
+    Show {
+        /// The question
+        question: InteractionId,
     },
     /// Say no
     Deny {
@@ -117,6 +146,35 @@ async fn answer(
             };
             resolve(connection, printer, question, &request).await?;
         }
+        Command::Answer {
+            question,
+            fields,
+            response,
+            feedback,
+        } => {
+            let response = match response {
+                Some(text) => serde_json::from_str(&text).context("`--response` holds no JSON")?,
+                None => {
+                    let asked = connection.client.interaction(question).await?;
+                    forms::fill(&forms::form_of(&asked.request)?, &fields)?
+                }
+            };
+            let request = ResolveRequest {
+                response: Some(response),
+                feedback,
+                ..ResolveRequest::default()
+            };
+            resolve(connection, printer, question, &request).await?;
+        }
+        Command::Decline { question, feedback } => {
+            let request = ResolveRequest {
+                declined: Some(true),
+                feedback,
+                ..ResolveRequest::default()
+            };
+            resolve(connection, printer, question, &request).await?;
+        }
+        Command::Show { question } => show(connection, printer, question).await?,
         Command::Deny { question, feedback } => {
             let request = ResolveRequest {
                 approved: Some(false),
@@ -145,13 +203,61 @@ async fn resolve(
     Ok(())
 }
 
+async fn show(
+    connection: &Connection,
+    printer: Printer,
+    question: InteractionId,
+) -> anyhow::Result<()> {
+    let shown = connection.client.interaction(question).await?;
+    if printer.is_json() {
+        return Ok(printer.object(&shown)?);
+    }
+    let (what, with) = asks(&shown);
+    let mut fields = vec![
+        ("question", shown.interaction_id.to_string()),
+        ("status", shown.status.to_string()),
+        ("asks to use", what),
+        ("with", with),
+        ("session", shown.session_id.to_string()),
+        ("run", shown.run_id.to_string()),
+        ("asked", time(Some(shown.created_at))),
+        ("expires", time(Some(shown.expires_at))),
+        ("answered", time(shown.resolved_at)),
+        ("by", or_nothing(shown.resolved_by.as_ref())),
+        ("answer", brief(shown.response.as_ref())),
+    ];
+    if shown.kind == InteractionKind::Question {
+        let form = forms::form_of(&shown.request)?;
+        fields.extend(form.fields.iter().map(|field| {
+            let text = format!("{}: {}", field.name, forms::described(field));
+            ("field", text)
+        }));
+    }
+    Ok(printer.fields(&fields)?)
+}
+
+/// What a question asks to use, and with what; a form with what it is for.
+fn asks(question: &InteractionResponse) -> (String, String) {
+    match question.kind {
+        InteractionKind::Approval => {
+            let call = &question.request["tool_call"];
+            let name = call["tool_name"].as_str().unwrap_or("-").to_owned();
+            (name, brief(call.get("arguments")))
+        }
+        InteractionKind::Question => (
+            "(a form)".to_owned(),
+            brief(question.request.get("message")),
+        ),
+    }
+}
+
 fn row(question: &InteractionResponse) -> Vec<String> {
-    let call = &question.request["tool_call"];
+    let (what, with) = asks(question);
     vec![
         question.interaction_id.to_string(),
         question.status.to_string(),
-        call["tool_name"].as_str().unwrap_or("-").to_owned(),
-        brief(call.get("arguments")),
+        what,
+        with,
         question.session_id.to_string(),
         time(Some(question.expires_at)),
     ]

@@ -8,15 +8,16 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use serde_json::json;
+use serde_json::{Value, json};
 use tapedeck_client::{Client, Follow, Frame, Start, StreamEvent, StreamOptions};
 use tapedeck_domain::interaction::Scope;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{RunId, SessionId};
-use tapedeck_protocol::interaction::ApproveRequest;
+use tapedeck_protocol::interaction::{ApproveRequest, ResolveRequest};
 use tokio::sync::mpsc;
 
-use crate::commands::rendering::{Question, Rendering};
+use crate::commands::forms::{Filled, Filling, form_of};
+use crate::commands::rendering::{Asks, Question, Rendering};
 use crate::commands::signals::{Asked, Signals};
 use crate::commands::waiting::Waiting;
 use crate::exit::Exit;
@@ -189,6 +190,8 @@ struct Scene<'a> {
     open: VecDeque<Question>,
     /// Whether the first open question stands on the screen.
     is_asked: bool,
+    /// The first open question's form, as far as it is filled in.
+    filling: Option<Filling>,
     is_live: bool,
     lines: Option<mpsc::Receiver<String>>,
     ended: Option<Ended>,
@@ -203,6 +206,7 @@ impl<'a> Scene<'a> {
             rendering: Rendering::new(printer),
             open: VecDeque::new(),
             is_asked: false,
+            filling: None,
             is_live: false,
             lines: None,
             ended: None,
@@ -225,7 +229,10 @@ impl<'a> Scene<'a> {
                 let before = self.open.len();
                 self.open
                     .retain(|question| Some(question.request_id.as_str()) != request_id);
-                self.is_asked &= before == self.open.len();
+                if before != self.open.len() {
+                    self.is_asked = false;
+                    self.filling = None;
+                }
             }
             "TurnEnd" => {
                 let status = event.data.get("run_status").cloned().unwrap_or_default();
@@ -255,9 +262,22 @@ impl<'a> Scene<'a> {
         match self.followed.answers {
             Answers::Here => {
                 self.rendering.close()?;
-                let choices = format!("  {question}: [y]es, [s]ession, [a]lways or [n]o? ");
-                self.printer
-                    .text(self.printer.paint(Tone::Alert, choices))?;
+                let prompt = match &question.asks {
+                    Asks::Tool { .. } => {
+                        format!("  {question}: [y]es, [s]ession, [a]lways or [n]o? ")
+                    }
+                    Asks::Form { schema, .. } => {
+                        if self.filling.is_none() {
+                            let form = form_of(&json!({"form": schema}))?;
+                            self.filling = Some(Filling::new(form));
+                        }
+                        self.filling
+                            .as_ref()
+                            .map(Filling::prompt)
+                            .unwrap_or_default()
+                    }
+                };
+                self.printer.text(self.printer.paint(Tone::Alert, prompt))?;
                 if self.lines.is_none() {
                     self.lines = Some(terminal_lines()?);
                 }
@@ -265,7 +285,11 @@ impl<'a> Scene<'a> {
             }
             Answers::Elsewhere => {
                 let id = question.interaction_id.as_deref().unwrap_or("ID");
-                let text = format!("answer it with `tapedeck approvals approve {id}` (or `deny`)");
+                let (yes, no) = match &question.asks {
+                    Asks::Tool { .. } => ("approve", "deny"),
+                    Asks::Form { .. } => ("answer", "decline"),
+                };
+                let text = format!("answer it with `tapedeck approvals {yes} {id}` (or `{no}`)");
                 Ok(self.printer.note(text)?)
             }
             Answers::Nobody => {
@@ -289,6 +313,19 @@ impl<'a> Scene<'a> {
     }
 
     async fn answered(&mut self, line: &str) -> anyhow::Result<()> {
+        if let Some(filling) = &mut self.filling {
+            return match filling.take(line) {
+                Filled::More { fault } => {
+                    if let Some(fault) = fault {
+                        self.printer.note(fault)?;
+                    }
+                    self.is_asked = false;
+                    self.ask().await
+                }
+                Filled::Whole(response) => self.fill_in(Some(response)).await,
+                Filled::Declined => self.fill_in(None).await,
+            };
+        }
         match line.trim().to_lowercase().as_str() {
             "y" | "yes" => self.resolve(true, Scope::Once, None).await,
             "s" | "session" => self.resolve(true, Scope::Session, None).await,
@@ -298,6 +335,27 @@ impl<'a> Scene<'a> {
                 self.is_asked = false;
                 self.ask().await
             }
+        }
+    }
+
+    /// Sends the first open question's form, filled in or left blank.
+    async fn fill_in(&mut self, response: Option<Value>) -> anyhow::Result<()> {
+        self.filling = None;
+        let id = self.open.front().and_then(|question| {
+            let id = question.interaction_id.as_deref()?;
+            id.parse().ok()
+        });
+        let id = id.context("the question has no id to answer it by")?;
+        let request = ResolveRequest {
+            declined: response.is_none().then_some(true),
+            response,
+            ..ResolveRequest::default()
+        };
+        match self.client.resolve(id, &request).await {
+            Ok(_) => Ok(()),
+            // Somebody was faster, or the question has ended: the log says so.
+            Err(error) if error.problem().is_some() => Ok(self.printer.note(error)?),
+            Err(error) => Err(error.into()),
         }
     }
 

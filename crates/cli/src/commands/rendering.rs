@@ -72,7 +72,11 @@ impl Rendering {
             "Plan" => self.plan(event),
             "ApprovalRequest" => {
                 let question = Question::of(event);
-                self.line(Tone::Alert, "?", &format!("asks to use {question}"))
+                let text = match &question.asks {
+                    Asks::Tool { .. } => format!("asks to use {question}"),
+                    Asks::Form { message, .. } => format!("asks: {}", short(message, SHOWN)),
+                };
+                self.line(Tone::Alert, "?", &text)
             }
             "ApprovalResponse" => self.answer(event),
             "TurnCancelling" => self.line(Tone::Alert, "!", "cancelling"),
@@ -173,9 +177,12 @@ impl Rendering {
 
     fn answer(&mut self, event: &StreamEvent) -> io::Result<()> {
         let approved = event.data.get("approved") == Some(&Value::Bool(true));
+        let is_form = event.text("kind") == Some("question");
         let (tone, word) = match (approved, event.text("status")) {
+            (true, _) if is_form => (Tone::Good, "answered"),
             (true, _) => (Tone::Good, "approved"),
             (false, Some(status @ ("expired" | "cancelled"))) => (Tone::Quiet, status),
+            (false, _) if is_form => (Tone::Bad, "declined"),
             (false, _) => (Tone::Bad, "denied"),
         };
         let by = event
@@ -204,15 +211,34 @@ impl Rendering {
     }
 }
 
-/// A question for approval as its event carries it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A question as its event carries it.
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Question {
     /// The executor's id of it.
     pub(crate) request_id: String,
     /// The server's id of it.
     pub(crate) interaction_id: Option<String>,
-    tool_name: String,
-    arguments: String,
+    /// What it asks for.
+    pub(crate) asks: Asks,
+}
+
+/// What a question asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Asks {
+    /// To use a tool.
+    Tool {
+        /// Its name.
+        name: String,
+        /// What with, in a few words.
+        arguments: String,
+    },
+    /// To fill in a form.
+    Form {
+        /// What it is for.
+        message: String,
+        /// Its JSON schema.
+        schema: Value,
+    },
 }
 
 impl Question {
@@ -222,16 +248,30 @@ impl Question {
         Self {
             request_id: event.text("request_id").unwrap_or_default().to_owned(),
             interaction_id: event.text("interaction_id").map(str::to_owned),
-            tool_name: call["tool_name"].as_str().unwrap_or("a tool").to_owned(),
-            arguments: brief(call.get("arguments")),
+            asks: if event.text("kind") == Some("question") {
+                Asks::Form {
+                    message: event.text("message").unwrap_or_default().to_owned(),
+                    schema: event.data.get("form").cloned().unwrap_or_default(),
+                }
+            } else {
+                Asks::Tool {
+                    name: call["tool_name"].as_str().unwrap_or("a tool").to_owned(),
+                    arguments: brief(call.get("arguments")),
+                }
+            },
         }
     }
 }
 
 impl std::fmt::Display for Question {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let space = if self.arguments.is_empty() { "" } else { " " };
-        write!(f, "{}{space}{}", self.tool_name, self.arguments)
+        match &self.asks {
+            Asks::Tool { name, arguments } => {
+                let space = if arguments.is_empty() { "" } else { " " };
+                write!(f, "{name}{space}{arguments}")
+            }
+            Asks::Form { message, .. } => f.write_str(message),
+        }
     }
 }
 
