@@ -15,6 +15,7 @@ on_both_stores! {
     an_open_question_survives_the_server_and_is_answered_once,
     a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew,
     a_form_is_shown_filled_in_and_declined_from_the_command_line,
+    a_rule_is_added_listed_and_revoked_from_the_command_line,
 }
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -248,4 +249,43 @@ async fn a_form_is_shown_filled_in_and_declined_from_the_command_line(place: Arc
     let other = text(&ask("q2").await, "interaction_id");
     run(&["approvals", "decline", &other]).await.exits(0);
     assert_eq!(ask("q2").await["status"], "denied");
+}
+
+async fn a_rule_is_added_listed_and_revoked_from_the_command_line(place: Arc<Place>) {
+    let server = Server::start(&place).await;
+    let url = server.url();
+    let run = async |arguments: &[&str]| {
+        let mut arguments = arguments.to_vec();
+        arguments.extend(["--server", &url]);
+        place.run(&arguments).await
+    };
+    let rules = |command: &'static str| ["approvals", "rules", command];
+    let [approvals, name, add] = rules("add");
+    let git = [
+        "shell",
+        "--match",
+        "command=git *",
+        "--decision",
+        "allow",
+        "--json",
+    ];
+    let added = [&[approvals, name, add][..], &git].concat();
+    let added = run(&added).await.exits(0);
+    let rule = &added.json_lines()[0];
+    assert_eq!(rule["arguments"], json!({"fields": {"command": "git *"}}));
+    let id = text(rule, "rule_id");
+    let listed = run(&rules("list")).await.exits(0);
+    assert!(
+        listed.out.contains(&id) && listed.out.contains("command=git *"),
+        "{}",
+        listed.out
+    );
+    let shown = run(&[&rules("show")[..], &[&id]].concat()).await.exits(0);
+    assert!(shown.out.contains("everywhere"), "{}", shown.out);
+    let revoked = run(&[&rules("revoke")[..], &[&id]].concat()).await.exits(0);
+    assert!(revoked.out.contains("revoked by"), "{}", revoked.out);
+    let listed = run(&rules("list")).await.exits(0);
+    assert!(!listed.out.contains(&id), "{}", listed.out);
+    let missing = [&rules("show")[..], &[UNKNOWN]].concat();
+    run(&missing).await.exits(3);
 }

@@ -63,6 +63,7 @@ macro_rules! on_postgres {
 }
 
 mod admission;
+mod approval_rules;
 mod archive;
 mod artifacts;
 mod audit;

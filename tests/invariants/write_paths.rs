@@ -280,6 +280,18 @@ async fn no_write_moves_a_row_to_another_session(t: TestControl) {
         session_id: busy,
         request_id: "theirs".to_owned(),
     };
+    let rule = t
+        .control
+        .create_rule(
+            NAMESPACE,
+            Some(other_busy),
+            cases::any_shell(),
+            "client:test",
+            None,
+        )
+        .await
+        .unwrap()
+        .rule_id;
     let prompt = |run_id| {
         let mut command = t.prompt_command(idle, "do it", OnActive::Reject, None);
         command.prompt.run_id = run_id;
@@ -324,6 +336,16 @@ async fn no_write_moves_a_row_to_another_session(t: TestControl) {
             "an answer to their request",
             cases::resolve(NAMESPACE, by_request).into(),
             "NotFound(Interaction)",
+        ),
+        (
+            "a revoke of their rule",
+            cases::revoke(NAMESPACE, Some(busy), rule).into(),
+            "NotFound(Rule)",
+        ),
+        (
+            "a revoke of their rule as if it were the namespace's",
+            cases::revoke(NAMESPACE, None, rule).into(),
+            "NotFound(Rule)",
         ),
         (
             "a delete of their checkpoint",

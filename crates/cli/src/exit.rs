@@ -77,6 +77,7 @@ impl Exit {
             | ErrorCode::InteractionNotFound
             | ErrorCode::NoRunAvailable
             | ErrorCode::RouteNotFound
+            | ErrorCode::RuleNotFound
             | ErrorCode::RunNotFound
             | ErrorCode::SessionNotFound
             | ErrorCode::SnapshotNotFound => Self::NotFound,
@@ -95,6 +96,7 @@ impl Exit {
             | ErrorCode::OwnerLeaseExpired
             | ErrorCode::QueueFull
             | ErrorCode::RequestIdConflict
+            | ErrorCode::RuleLimit
             | ErrorCode::RunCancelling
             | ErrorCode::RunHasOutput
             | ErrorCode::RunSettled

@@ -11,6 +11,7 @@ mod executors;
 mod id;
 mod interactions;
 mod operations;
+mod rules;
 mod runs;
 mod sealed;
 mod secret;

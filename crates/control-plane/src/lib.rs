@@ -18,6 +18,7 @@ pub mod lifecycle;
 mod projection;
 pub mod queries;
 pub mod retention;
+mod rules;
 mod settling;
 pub mod sweep;
 mod uploads;
@@ -37,7 +38,7 @@ use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::{InteractionId, LeaseInstant, RunId, SessionId, TapeEntryId, TapeId, Timing};
 use tapedeck_store::Heard;
 use tapedeck_store::Store;
-pub use tapedeck_store::read::InteractionFilter;
+pub use tapedeck_store::read::{InteractionFilter, RuleFilter};
 pub use tapedeck_store::{
     EventFilter, Page, PageRequest, RunFilter, SessionView, StoreError, StoreHealth, TapeFilter,
     Target,

@@ -66,6 +66,8 @@ ids! {
     CheckpointId = "checkpoint_id";
     /// The deployment: one database, however many server instances.
     DeploymentId = "deployment_id";
+    /// A standing answer to tools that want to run.
+    RuleId = "rule_id";
     /// A durable question to a person.
     InteractionId = "interaction_id";
     /// The identity of the log as a whole; it changes when a backup is restored (rules R22).

@@ -9,6 +9,7 @@ use crate::event::{Draft, EventKind};
 use crate::form::Form;
 use crate::id::{InteractionId, RunId, RunKey, SessionId};
 use crate::rejection::Rejection;
+use crate::rule::{ApprovalRule, Decision};
 use crate::session::{ApprovalPolicy, text_enum};
 use crate::time::{LeaseInstant, Now, Timestamp};
 
@@ -184,17 +185,6 @@ impl Reply {
     }
 }
 
-/// A standing answer that covers a question, found by the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StandingRule {
-    /// The session or the whole namespace.
-    pub scope: Scope,
-    /// The tool it covers.
-    pub tool_name: String,
-    /// The interaction whose answer made it.
-    pub created_by: InteractionId,
-}
-
 /// What decides a question at the moment it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskContext<'a> {
@@ -203,7 +193,7 @@ pub struct AskContext<'a> {
     /// Whether the run is being cancelled.
     pub cancelling: bool,
     /// A rule that covers the question.
-    pub rule: Option<&'a StandingRule>,
+    pub rule: Option<&'a ApprovalRule>,
 }
 
 /// Tool kinds that read only, in the words agents use over ACP.
@@ -234,7 +224,17 @@ pub fn immediate(
         Some((InteractionStatus::Approved, answer, by))
     };
     if let Some(rule) = context.rule {
-        return approved(format!("rule:{}:{}", rule.scope, rule.created_by));
+        return match rule.terms.decision {
+            Decision::Allow => approved(rule.signature()),
+            Decision::Deny => {
+                let answer = json!({
+                    "approved": false,
+                    "scope": Scope::Once,
+                    "feedback": format!("denied by approval rule {}", rule.rule_id),
+                });
+                Some((InteractionStatus::Denied, answer, rule.signature()))
+            }
+        };
     }
     match context.policy {
         ApprovalPolicy::Yolo => approved("policy:yolo".to_owned()),

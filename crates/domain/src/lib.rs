@@ -28,6 +28,7 @@ pub mod queue;
 pub mod rejection;
 pub mod repair;
 pub mod resume;
+pub mod rule;
 pub mod run;
 pub mod session;
 pub mod settle;
@@ -43,7 +44,7 @@ mod fixture;
 mod model;
 
 pub use id::{
-    CheckpointId, DeploymentId, InteractionId, InvalidId, LogId, RunId, RunKey, SessionId,
+    CheckpointId, DeploymentId, InteractionId, InvalidId, LogId, RuleId, RunId, RunKey, SessionId,
     SessionKey, TapeEntryId, TapeId,
 };
 pub use json::JsonText;

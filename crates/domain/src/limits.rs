@@ -60,5 +60,13 @@ pub const TAPE_ENTRIES: usize = 1_000;
 pub const FORM_BYTES: usize = 64 * 1024;
 /// Fields of a form.
 pub const FORM_FIELDS: usize = 100;
+/// Rules of one session, and of one namespace, that stand at once.
+pub const STANDING_RULES: u32 = 500;
+/// Fields that a rule looks at.
+pub const RULE_FIELDS: usize = 16;
+/// A pattern of a rule, in characters.
+pub const RULE_PATTERN_CHARS: usize = 2_000;
+/// The arguments that a rule was made of, in bytes of JSON.
+pub const RULE_ARGUMENT_BYTES: usize = 16 * 1024;
 /// What a question says, in characters.
 pub const MESSAGE_CHARS: usize = 16_384;

@@ -153,6 +153,12 @@ pub enum Rejection {
         /// The id.
         request_id: String,
     },
+    /// Too many rules stand in the session or the namespace.
+    #[error("{limit} approval rules stand there already; revoke some")]
+    RuleLimit {
+        /// The bound.
+        limit: u32,
+    },
     /// The run is being cancelled and can't be given back; complete it.
     #[error("the run is being cancelled; complete it as cancelled")]
     RunCancelling,

@@ -102,6 +102,10 @@ pub enum ErrorCode {
     RequestIdConflict,
     /// There is no such endpoint.
     RouteNotFound,
+    /// Too many approval rules stand.
+    RuleLimit,
+    /// There is no such approval rule.
+    RuleNotFound,
     /// The run is being cancelled and can't be given back.
     RunCancelling,
     /// The run has output and can't be given back.
@@ -167,6 +171,8 @@ impl ErrorCode {
         Self::QueueFull,
         Self::RequestIdConflict,
         Self::RouteNotFound,
+        Self::RuleLimit,
+        Self::RuleNotFound,
         Self::RunCancelling,
         Self::RunHasOutput,
         Self::RunNotFound,
@@ -205,6 +211,7 @@ impl ErrorCode {
             Rejection::OwnerLeaseExpired => Self::OwnerLeaseExpired,
             Rejection::QueueFull { .. } => Self::QueueFull,
             Rejection::RequestIdConflict { .. } => Self::RequestIdConflict,
+            Rejection::RuleLimit { .. } => Self::RuleLimit,
             Rejection::RunCancelling => Self::RunCancelling,
             Rejection::RunHasOutput => Self::RunHasOutput,
             Rejection::RunSettled { .. } => Self::RunSettled,
@@ -268,6 +275,8 @@ impl ErrorCode {
             | Self::QueueFull
             | Self::RequestIdConflict
             | Self::RouteNotFound
+            | Self::RuleLimit
+            | Self::RuleNotFound
             | Self::RunCancelling
             | Self::RunHasOutput
             | Self::RunNotFound
@@ -319,6 +328,8 @@ impl ErrorCode {
             | Self::QueueFull
             | Self::RequestIdConflict
             | Self::RouteNotFound
+            | Self::RuleLimit
+            | Self::RuleNotFound
             | Self::RunCancelling
             | Self::RunHasOutput
             | Self::RunNotFound
@@ -371,6 +382,8 @@ impl ErrorCode {
             Self::QueueFull => ("queue_full", CONFLICT, "The session's queue is full"),
             Self::RequestIdConflict => ("request_id_conflict", CONFLICT, "The request id was used for another question"),
             Self::RouteNotFound => ("route_not_found", NOT_FOUND, "There is no such endpoint"),
+            Self::RuleLimit => ("rule_limit", CONFLICT, "Too many approval rules stand"),
+            Self::RuleNotFound => ("rule_not_found", NOT_FOUND, "There is no such approval rule"),
             Self::RunCancelling => ("run_cancelling", CONFLICT, "The run is being cancelled"),
             Self::RunHasOutput => ("run_has_output", CONFLICT, "The run has output"),
             Self::RunNotFound => ("run_not_found", NOT_FOUND, "There is no such run"),

@@ -14,6 +14,7 @@ pub mod interaction;
 pub mod operations;
 pub mod page;
 pub mod problem;
+pub mod rule;
 pub mod run;
 pub mod run_target;
 pub mod schema;

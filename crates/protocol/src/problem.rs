@@ -127,7 +127,7 @@ pub struct Extensions {
     /// `events_missing`: events that are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored_events: Option<u64>,
-    /// `body_too_large`, `queue_full`: the bound.
+    /// `body_too_large`, `queue_full`, `rule_limit`: the bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -217,7 +217,9 @@ impl From<&Rejection> for Problem {
                 extensions.owner_id = Some(owner_id.clone());
                 extensions.owner_until = Some(*until);
             }
-            Rejection::QueueFull { limit } => extensions.limit = Some(u64::from(*limit)),
+            Rejection::QueueFull { limit } | Rejection::RuleLimit { limit } => {
+                extensions.limit = Some(u64::from(*limit));
+            }
             Rejection::RunSettled { status } => {
                 extensions.current_status = Some(status.to_string());
             }

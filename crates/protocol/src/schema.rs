@@ -31,6 +31,8 @@ macro_rules! words {
 words! {
     /// Who answers an agent's questions.
     ApprovalPolicy = tapedeck_domain::session::ApprovalPolicy;
+    /// What an approval rule answers.
+    Decision = tapedeck_domain::rule::Decision;
     /// The kinds of display event.
     DisplayKind = tapedeck_domain::display::DisplayKind;
     /// How a run ends.

@@ -211,6 +211,7 @@ impl From<Target> for Fault {
             Target::Session => (ErrorCode::SessionNotFound, "session"),
             Target::Run => (ErrorCode::RunNotFound, "run"),
             Target::Interaction => (ErrorCode::InteractionNotFound, "interaction"),
+            Target::Rule => (ErrorCode::RuleNotFound, "approval rule"),
             Target::Checkpoint => (ErrorCode::CheckpointNotFound, "checkpoint"),
             Target::Snapshot => (ErrorCode::SnapshotNotFound, "snapshot"),
             Target::Executor => (ErrorCode::ExecutorNotFound, "executor"),

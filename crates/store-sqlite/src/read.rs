@@ -10,11 +10,12 @@ use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
+use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
-use tapedeck_domain::{CheckpointId, InteractionId, Now, RunId, SessionId};
-use tapedeck_store::read::{EventFilter, Identity, InteractionFilter};
+use tapedeck_domain::{CheckpointId, InteractionId, Now, RuleId, RunId, SessionId};
+use tapedeck_store::read::{EventFilter, Identity, InteractionFilter, RuleFilter};
 use tapedeck_store::{
     EventSlice, FeedFilter, FeedPosition, FeedSlice, Page, PageRequest, Reader, RunFilter,
     SessionView, StoreError, TapeFilter,
@@ -26,8 +27,8 @@ use crate::encode::{At, blob};
 use crate::error::from_sqlx;
 use crate::record;
 use crate::rows::{
-    artifacts, checkpoints, events, executors, folds, heads, interactions, sessions, snapshots,
-    tape,
+    artifacts, checkpoints, events, executors, folds, heads, interactions, rules, sessions,
+    snapshots, tape,
 };
 
 /// The readers.
@@ -225,6 +226,21 @@ impl Reader for SqliteReader {
         let mut conn = self.connection(1).await?;
         let items = interactions::page(&mut conn, namespace, filter, page).await?;
         Ok(paged(items, page.limit, |item| item.interaction_id.uuid()))
+    }
+
+    async fn rule(&self, namespace: &str, id: RuleId) -> Result<Option<ApprovalRule>, StoreError> {
+        rules::find(&mut *self.connection(1).await?, namespace, id).await
+    }
+
+    async fn rules(
+        &self,
+        namespace: &str,
+        filter: RuleFilter,
+        page: PageRequest,
+    ) -> Result<Page<ApprovalRule>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items = rules::page(&mut conn, namespace, filter, page).await?;
+        Ok(paged(items, page.limit, |item| item.rule_id.uuid()))
     }
 
     async fn executors(

@@ -84,6 +84,8 @@ pub enum Target {
     Run,
     /// An interaction.
     Interaction,
+    /// An approval rule.
+    Rule,
     /// A checkpoint.
     Checkpoint,
     /// A message snapshot.

@@ -8,11 +8,12 @@ use tapedeck_domain::executor::Executor;
 use tapedeck_domain::id::{DeploymentId, LogId};
 use tapedeck_domain::interaction::{Interaction, InteractionStatus};
 use tapedeck_domain::owner::SessionHead;
+use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::session::Session;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
-use tapedeck_domain::{CheckpointId, InteractionId, Now, RunId, SessionId};
+use tapedeck_domain::{CheckpointId, InteractionId, Now, RuleId, RunId, SessionId};
 
 use crate::error::StoreError;
 use crate::page::{Page, PageRequest};
@@ -124,6 +125,15 @@ pub struct InteractionFilter {
     pub run_id: Option<RunId>,
 }
 
+/// Which approval rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RuleFilter {
+    /// Only of this session.
+    pub session_id: Option<SessionId>,
+    /// Also those that were revoked.
+    pub include_revoked: bool,
+}
+
 /// Identity of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
@@ -225,6 +235,15 @@ pub trait Reader: Send + Sync {
         filter: &InteractionFilter,
         page: PageRequest,
     ) -> Result<Page<Interaction>, StoreError>;
+    /// One approval rule, revoked or not.
+    async fn rule(&self, namespace: &str, id: RuleId) -> Result<Option<ApprovalRule>, StoreError>;
+    /// A page of approval rules, newest first.
+    async fn rules(
+        &self,
+        namespace: &str,
+        filter: RuleFilter,
+        page: PageRequest,
+    ) -> Result<Page<ApprovalRule>, StoreError>;
     /// Executors by name, after `after`.
     async fn executors(&self, after: Option<&str>, limit: u32)
     -> Result<Vec<Executor>, StoreError>;

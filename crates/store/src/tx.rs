@@ -10,7 +10,8 @@ use crate::error::{Failure, StoreError};
 use crate::read::Reader;
 use crate::rows::{
     ArtifactRows, CheckpointRows, DeploymentRows, EventRows, ExecutorRows, FoldRows, HeadRows,
-    IdempotencyRows, InteractionRows, QueueRows, RunRows, SessionRows, SnapshotRows, TapeRows,
+    IdempotencyRows, InteractionRows, QueueRows, RuleRows, RunRows, SessionRows, SnapshotRows,
+    TapeRows,
 };
 
 /// All rows, within one transaction.
@@ -22,6 +23,7 @@ pub trait Tx:
     + EventRows
     + TapeRows
     + InteractionRows
+    + RuleRows
     + ExecutorRows
     + IdempotencyRows
     + DeploymentRows

@@ -62,7 +62,8 @@ pub(super) struct Session {
     pub(super) log: Vec<Ev>,
     pub(super) queue: Vec<usize>,
     pub(super) held: bool,
-    pub(super) rules: BTreeSet<u8>,
+    /// Tools that an answer for the session has allowed or denied from then on.
+    pub(super) rules: BTreeSet<(u8, bool)>,
     pub(super) tape: Tape,
 }
 

@@ -14,6 +14,7 @@ use tapedeck_control_plane::commands::claim_run::ClaimRun;
 use tapedeck_control_plane::commands::close_session::CloseSession;
 use tapedeck_control_plane::commands::configure_session::{ConfigureSession, SettingsPatch};
 use tapedeck_control_plane::commands::continue_queue::ContinueQueue;
+use tapedeck_control_plane::commands::create_rule::CreateRule;
 use tapedeck_control_plane::commands::create_session::CreateSession;
 use tapedeck_control_plane::commands::delete_checkpoint::DeleteCheckpoint;
 use tapedeck_control_plane::commands::delete_session::DeleteSession;
@@ -40,6 +41,7 @@ use tapedeck_control_plane::commands::repair_session::RepairSession;
 use tapedeck_control_plane::commands::resolve_interaction::{QuestionTarget, ResolveInteraction};
 use tapedeck_control_plane::commands::restore_session::RestoreSession;
 use tapedeck_control_plane::commands::resume::ResumeSession;
+use tapedeck_control_plane::commands::revoke_rule::RevokeRule;
 use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
@@ -52,11 +54,12 @@ use tapedeck_domain::executor::Report;
 use tapedeck_domain::id::RunKey;
 use tapedeck_domain::interaction::{Answer, Asked, Question, Reply, Scope, ToolUse};
 use tapedeck_domain::resume::Resume;
+use tapedeck_domain::rule::{Decision, RuleTerms};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::{Ending, RunEnd};
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{
-    CheckpointId, InteractionId, RunId, SessionId, TapeEntryId, TapeId, Timestamp,
+    CheckpointId, InteractionId, RuleId, RunId, SessionId, TapeEntryId, TapeId, Timestamp,
 };
 
 use crate::control::{Claim, NAMESPACE, TestControl, claim_request, contact};
@@ -213,6 +216,27 @@ pub(crate) fn ask(proof: ClaimProof, interaction_id: InteractionId, request_id: 
                 options: json!([]),
             }),
         },
+    }
+}
+
+pub(crate) fn any_shell() -> RuleTerms {
+    RuleTerms {
+        tool_name: "shell".to_owned(),
+        arguments: None,
+        decision: Decision::Allow,
+    }
+}
+
+pub(crate) fn revoke(
+    namespace: &str,
+    session_id: Option<SessionId>,
+    rule_id: RuleId,
+) -> RevokeRule {
+    RevokeRule {
+        namespace: namespace.to_owned(),
+        session_id,
+        rule_id,
+        by: "client:test".to_owned(),
     }
 }
 
@@ -512,6 +536,27 @@ async fn of_any_session(t: &TestControl, name: &str) -> Option<Case> {
                 ..SettingsPatch::default()
             },
         }),
+        "CreateRule" => {
+            let rule_id = RuleId::new(t.control.new_id());
+            Case::new(session, move |namespace| CreateRule {
+                namespace: namespace.to_owned(),
+                session_id: Some(session),
+                rule_id,
+                terms: any_shell(),
+                by: "client:test".to_owned(),
+                key: None,
+            })
+        }
+        "RevokeRule" => {
+            let made = t
+                .control
+                .create_rule(NAMESPACE, Some(session), any_shell(), "client:test", None)
+                .await
+                .unwrap();
+            Case::new(session, move |namespace| {
+                revoke(namespace, Some(session), made.rule_id)
+            })
+        }
         "CreateSession" => {
             let (id, tape) = (t.control.new_id(), t.control.new_id());
             Case::new(session, move |namespace| {

@@ -1,5 +1,7 @@
 //! `tapedeck approvals`: the questions that wait for an answer.
 
+mod rules;
+
 use anyhow::Context as _;
 use clap::Subcommand;
 use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
@@ -68,10 +70,16 @@ pub(crate) enum Command {
         /// The question
         question: InteractionId,
     },
+    /// Standing answers to tools that want to run
+    #[command(subcommand)]
+    Rules(rules::Command),
     /// Say no
     Deny {
         /// The question
         question: InteractionId,
+        /// How far the no reaches: once, session, always
+        #[arg(long, value_parser = scope, default_value = "once")]
+        scope: Scope,
         /// Words for the agent
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
@@ -174,10 +182,16 @@ async fn answer(
             };
             resolve(connection, printer, question, &request).await?;
         }
+        Command::Rules(command) => rules::run(command, connection, printer).await?,
         Command::Show { question } => show(connection, printer, question).await?,
-        Command::Deny { question, feedback } => {
+        Command::Deny {
+            question,
+            scope,
+            feedback,
+        } => {
             let request = ResolveRequest {
                 approved: Some(false),
+                scope: Some(scope),
                 feedback,
                 ..ResolveRequest::default()
             };

@@ -5,6 +5,7 @@ use tapedeck_domain::interaction::{
     AskContext, Asked, Interaction, InteractionStatus, Question, immediate, request_event,
     response_event, same_question,
 };
+use tapedeck_domain::rule::deciding;
 use tapedeck_domain::{InteractionId, Rejection, SessionId};
 use tapedeck_store::{Failure, Lane};
 
@@ -56,8 +57,10 @@ impl Command for Ask {
         locked.head = head;
         let rule = match &self.question.asked {
             Asked::Approval(tool) => {
-                let session = locked.head.session_key;
-                context.tx.standing_rule(session, &tool.tool_name).await?
+                let namespace = &locked.session.namespace;
+                let mut rules = context.tx.session_rules(locked.head.session_key).await?;
+                rules.extend(context.tx.namespace_rules(namespace).await?);
+                deciding(&rules, tool).cloned()
             }
             Asked::Form(_) => None,
         };

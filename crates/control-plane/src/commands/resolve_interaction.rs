@@ -1,12 +1,13 @@
 //! Answers a question: the first answer wins (design §4.7).
 
 use async_trait::async_trait;
-use tapedeck_domain::interaction::{
-    Answer, Interaction, Reply, Resolution, Scope, StandingRule, resolve,
-};
-use tapedeck_domain::{InteractionId, SessionId};
+use tapedeck_domain::interaction::{Answer, Interaction, Reply, Resolution, resolve};
+use tapedeck_domain::rule::{Maker, admit, of_answer};
+use tapedeck_domain::{InteractionId, RuleId, SessionId};
+use tapedeck_store::rows::LockedSession;
 use tapedeck_store::{Failure, Lane, Target};
 
+use crate::commands::create_rule::write;
 use crate::context::Context;
 use crate::execute::Command;
 
@@ -74,25 +75,7 @@ impl Command for ResolveInteraction {
             Resolution::First(answered, event) => (answered, event),
         };
         context.tx.save_interaction(&answered).await?;
-        if let Reply::Approval {
-            approved: true,
-            scope: scope @ (Scope::Session | Scope::Always),
-        } = self.answer.reply
-        {
-            let tool_name = answered.request["tool_call"]["tool_name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
-            let rule = StandingRule {
-                scope,
-                tool_name,
-                created_by: answered.interaction_id,
-            };
-            context
-                .tx
-                .insert_rule(locked.head.session_key, &rule, context.now.wall)
-                .await?;
-        }
+        self.make_rule(context, &locked, &answered).await?;
         context.append(&mut locked.head, vec![event]).await?;
         if let Some(mut run) = context.tx.live_run(run_key).await? {
             run.pending_interactions = run.pending_interactions.saturating_sub(1);
@@ -105,6 +88,34 @@ impl Command for ResolveInteraction {
 }
 
 impl ResolveInteraction {
+    /// An answer that reaches beyond its question stands as a rule from now on.
+    async fn make_rule(
+        &self,
+        context: &mut Context<'_>,
+        locked: &LockedSession,
+        answered: &Interaction,
+    ) -> Result<(), Failure> {
+        let Reply::Approval { approved, scope } = self.answer.reply else {
+            return Ok(());
+        };
+        let maker = Maker {
+            rule_id: RuleId::new(context.ids.next()),
+            namespace: self.namespace.clone(),
+            by: self.by.clone(),
+            at: context.now.wall,
+        };
+        let Some(rule) = of_answer(answered, approved, scope, maker)? else {
+            return Ok(());
+        };
+        let key = locked.head.session_key;
+        let (standing, session) = match rule.session_id {
+            Some(_) => (context.tx.session_rules(key).await?, Some(key)),
+            None => (context.tx.namespace_rules(&self.namespace).await?, None),
+        };
+        write(context, admit(&standing, rule)?, session).await?;
+        Ok(())
+    }
+
     const fn session_id(&self) -> SessionId {
         match &self.target {
             QuestionTarget::Interaction { session_id, .. }

@@ -2,6 +2,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::fixture::{RUN, SESSION, after, at};
+use crate::id::RuleId;
+use crate::rule::{Maker, RuleTerms, made};
 
 fn question() -> Question {
     asking(tool())
@@ -23,6 +25,21 @@ fn tool() -> ToolUse {
         arguments: json!({"command": "rm -r build"}),
         options: json!([{"id": "once", "kind": "allow_once"}]),
     }
+}
+
+fn standing(tool_name: &str, session_id: Option<SessionId>, decision: Decision) -> ApprovalRule {
+    let maker = Maker {
+        rule_id: RuleId::new(Uuid::from_u128(9)),
+        namespace: "default".to_owned(),
+        by: "ann".to_owned(),
+        at: after(0).wall,
+    };
+    let terms = RuleTerms {
+        tool_name: tool_name.to_owned(),
+        arguments: None,
+        decision,
+    };
+    made(terms, session_id, None, maker)
 }
 
 fn id() -> InteractionId {
@@ -73,12 +90,10 @@ fn recorded(answer: &Answer) -> Value {
 
 #[test]
 fn policy_rule_and_cancel_answer_at_once_what_they_cover() {
-    let rule = StandingRule {
-        scope: Scope::Session,
-        tool_name: "bash".to_owned(),
-        created_by: id(),
-    };
-    let by_rule = format!("rule:session:{}", id());
+    let rule = standing("bash", Some(SESSION), Decision::Allow);
+    let by_rule = rule.signature();
+    let deny = standing("bash", None, Decision::Deny);
+    let denied = Some((InteractionStatus::Denied, deny.signature()));
     let approved = |by: &str| Some((InteractionStatus::Approved, by.to_owned()));
     let cancelled = Some((InteractionStatus::Cancelled, "system:cancel".to_owned()));
     let yolo = ApprovalPolicy::Yolo;
@@ -112,6 +127,9 @@ fn policy_rule_and_cancel_answer_at_once_what_they_cover() {
             approved(&by_rule),
         ),
         (interactive, Some("execute"), true, None, cancelled),
+        // What is denied stays so, whatever the policy would say.
+        (yolo, Some("execute"), false, Some(&deny), denied.clone()),
+        (auto, Some("read"), false, Some(&deny), denied),
     ];
     for (policy, tool_kind, cancelling, rule, expected) in cases {
         let question = asking(ToolUse {
@@ -281,11 +299,7 @@ fn declined() -> Answer {
 
 #[test]
 fn nobody_but_a_person_fills_in_a_form() {
-    let rule = StandingRule {
-        scope: Scope::Always,
-        tool_name: "question".to_owned(),
-        created_by: id(),
-    };
+    let rule = standing("question", None, Decision::Allow);
     for policy in ApprovalPolicy::ALL {
         for rule in [None, Some(&rule)] {
             let mut context = AskContext {

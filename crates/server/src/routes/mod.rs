@@ -9,6 +9,7 @@ mod executors;
 mod feed;
 mod interactions;
 mod operations;
+mod rules;
 mod runs;
 mod sessions;
 mod tape;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::middleware::from_fn_with_state;
 use tapedeck_control_plane::PageRequest;
-use tapedeck_domain::id::{CheckpointId, InteractionId, RunId, SessionId};
+use tapedeck_domain::id::{CheckpointId, InteractionId, RuleId, RunId, SessionId};
 use tapedeck_protocol::page::Page;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -57,6 +58,7 @@ fn admissions() -> Endpoints {
         .routes(routes!(checkpoints::create))
         .routes(routes!(checkpoints::restore))
         .routes(routes!(checkpoints::fork))
+        .routes(routes!(rules::create))
 }
 
 fn claims() -> Endpoints {
@@ -110,6 +112,8 @@ fn others() -> Endpoints {
         .routes(routes!(interactions::list))
         .routes(routes!(interactions::show))
         .routes(routes!(interactions::resolve))
+        .routes(routes!(rules::list))
+        .routes(routes!(rules::show, rules::revoke))
         .routes(routes!(executors::list))
         .routes(routes!(executors::show, executors::forget))
         .routes(routes!(executors::drain))
@@ -137,6 +141,12 @@ impl Cursor for RunId {
 }
 
 impl Cursor for CheckpointId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+impl Cursor for RuleId {
     fn uuid(self) -> Uuid {
         self.uuid()
     }

@@ -16,7 +16,10 @@ mod executors;
 mod feed;
 #[cfg(test)]
 mod queries;
+#[cfg(test)]
 mod questions;
+#[cfg(test)]
+mod rules;
 #[cfg(test)]
 mod serve;
 #[cfg(test)]

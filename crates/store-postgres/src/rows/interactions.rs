@@ -1,10 +1,10 @@
-//! Rows of `interactions` and `approval_rules`.
+//! Rows of `interactions`.
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::id::{InteractionId, RunId, RunKey, SessionId, SessionKey};
-use tapedeck_domain::interaction::{Interaction, Scope, StandingRule};
+use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::time::LeaseInstant;
 use tapedeck_store::PageRequest;
 use tapedeck_store::read::InteractionFilter;
@@ -12,7 +12,7 @@ use tapedeck_store::rows::{InteractionRows, Rows};
 use uuid::Uuid;
 
 use crate::encode::{At, before, bytes, text};
-use crate::error::{expect_rows, from_sqlx, internal};
+use crate::error::{expect_rows, from_sqlx};
 use crate::tx::PostgresTx;
 
 /// Interactions, with what follows the table's name in the statement.
@@ -279,67 +279,5 @@ impl InteractionRows for PostgresTx<'_> {
         .await
         .map_err(from_sqlx)?;
         Ok(rows.into_iter().map(InteractionId::new).collect())
-    }
-
-    async fn standing_rule(
-        &mut self,
-        session: SessionKey,
-        tool_name: &str,
-    ) -> Rows<Option<StandingRule>> {
-        let row = sqlx::query!(
-            r#"SELECT of_session AS "of_session!", created_by AS "created_by!"
-             FROM (
-                SELECT true AS of_session, created_by
-                FROM approval_rules WHERE session_key = $1 AND tool_name = $2
-                UNION ALL
-                SELECT false, created_by FROM approval_rules
-                WHERE session_key IS NULL AND tool_name = $2
-                  AND namespace = (SELECT namespace FROM sessions WHERE session_key = $1)
-             ) AS rules
-             ORDER BY of_session DESC
-             LIMIT 1"#,
-            session.0,
-            tool_name,
-        )
-        .fetch_optional(self.conn())
-        .await
-        .map_err(from_sqlx)?;
-        Ok(row.map(|row| StandingRule {
-            scope: if row.of_session {
-                Scope::Session
-            } else {
-                Scope::Always
-            },
-            tool_name: tool_name.to_owned(),
-            created_by: InteractionId::new(row.created_by),
-        }))
-    }
-
-    /// A rule that is there already stays as it is.
-    async fn insert_rule(
-        &mut self,
-        session: SessionKey,
-        rule: &StandingRule,
-        now: Timestamp,
-    ) -> Rows<()> {
-        let of_session = match rule.scope {
-            Scope::Session => Some(session.0),
-            Scope::Always => None,
-            Scope::Once => return Err(internal("an answer for once makes no rule")),
-        };
-        sqlx::query!(
-            "INSERT INTO approval_rules (namespace, session_key, tool_name, created_by, created_at)
-             SELECT namespace, $2, $3, $4, $5 FROM sessions WHERE session_key = $1
-             ON CONFLICT DO NOTHING",
-            session.0,
-            of_session,
-            rule.tool_name,
-            rule.created_by.uuid(),
-            now.0,
-        )
-        .execute(self.conn())
-        .await
-        .map_err(from_sqlx)?;
-        Ok(())
     }
 }

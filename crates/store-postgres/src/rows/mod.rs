@@ -11,6 +11,7 @@ pub(crate) mod heads;
 pub(crate) mod idempotency;
 pub(crate) mod interactions;
 pub(crate) mod queue;
+pub(crate) mod rules;
 pub(crate) mod runs;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;

@@ -1,17 +1,17 @@
-//! Rows of `interactions` and `approval_rules`.
+//! Rows of `interactions`.
 
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::id::{InteractionId, RunId, RunKey, SessionId, SessionKey};
-use tapedeck_domain::interaction::{Interaction, Scope, StandingRule};
+use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::time::LeaseInstant;
 use tapedeck_store::PageRequest;
 use tapedeck_store::read::InteractionFilter;
 use tapedeck_store::rows::{InteractionRows, Rows};
 
 use crate::encode::{At, before, blob, bytes, text};
-use crate::error::{expect_rows, from_sqlx, internal};
+use crate::error::{expect_rows, from_sqlx};
 use crate::tx::SqliteTx;
 
 /// A row of `interactions`.
@@ -280,70 +280,5 @@ impl InteractionRows for SqliteTx<'_> {
         rows.iter()
             .map(|id| at.id("interaction_id", id, InteractionId::new))
             .collect()
-    }
-
-    async fn standing_rule(
-        &mut self,
-        session: SessionKey,
-        tool_name: &str,
-    ) -> Rows<Option<StandingRule>> {
-        let row = sqlx::query!(
-            r#"SELECT rule_key AS "rule_key!", session_key, tool_name AS "tool_name!",
-                    created_by AS "created_by!"
-             FROM (
-                SELECT * FROM approval_rules WHERE session_key = ?1 AND tool_name = ?2
-                UNION ALL
-                SELECT * FROM approval_rules
-                WHERE session_key IS NULL AND tool_name = ?2
-                  AND namespace = (SELECT namespace FROM sessions WHERE session_key = ?1)
-             )
-             LIMIT 1"#,
-            session.0,
-            tool_name,
-        )
-        .fetch_optional(self.read())
-        .await
-        .map_err(from_sqlx)?;
-        row.map(|row| {
-            let at = At::new("approval_rules", &row.rule_key);
-            Ok(StandingRule {
-                scope: match row.session_key {
-                    Some(_) => Scope::Session,
-                    None => Scope::Always,
-                },
-                tool_name: row.tool_name,
-                created_by: at.id("created_by", &row.created_by, InteractionId::new)?,
-            })
-        })
-        .transpose()
-    }
-
-    /// A rule that is there already stays as it is.
-    async fn insert_rule(
-        &mut self,
-        session: SessionKey,
-        rule: &StandingRule,
-        now: Timestamp,
-    ) -> Rows<()> {
-        let of_session = match rule.scope {
-            Scope::Session => Some(session.0),
-            Scope::Always => None,
-            Scope::Once => return Err(internal("an answer for once makes no rule")),
-        };
-        let created_by = blob(rule.created_by.uuid());
-        sqlx::query!(
-            "INSERT INTO approval_rules (namespace, session_key, tool_name, created_by, created_at)
-             SELECT namespace, ?2, ?3, ?4, ?5 FROM sessions WHERE session_key = ?1
-             ON CONFLICT DO NOTHING",
-            session.0,
-            of_session,
-            rule.tool_name,
-            created_by,
-            now.0,
-        )
-        .execute(self.write().await?)
-        .await
-        .map_err(from_sqlx)?;
-        Ok(())
     }
 }

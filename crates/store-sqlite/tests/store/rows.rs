@@ -1,11 +1,13 @@
 //! What is written comes back as it was.
 
 use serde_json::{Map, json};
+use tapedeck_domain::RuleId;
 use tapedeck_domain::checkpoint::ForkOrigin;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::idempotency::IdempotencyKey;
-use tapedeck_domain::interaction::{InteractionStatus, Scope, StandingRule};
+use tapedeck_domain::interaction::InteractionStatus;
 use tapedeck_domain::owner::SessionHead;
+use tapedeck_domain::rule::{ArgumentPattern, Decision, Maker, RuleTerms, made};
 use tapedeck_domain::run::{RunState, RunStatus};
 use tapedeck_domain::session::{
     ApprovalPolicy, Constraints, ExecutorTarget, RunTarget, Session, SessionStatus, TurnStatus,
@@ -320,27 +322,47 @@ async fn questions_are_found_by_every_key_and_keep_their_answer() {
 }
 
 #[tokio::test]
-async fn a_rule_of_the_session_comes_before_one_of_the_namespace() {
+async fn rules_of_a_session_and_of_the_namespace_are_kept_apart_until_they_are_revoked() {
     let fixture = Fixture::open().await;
     let session = fixture.session(1).await;
     let other = fixture.session(2).await;
     run(&fixture.store, move |tx| {
+        let id = session.session_id;
         let (session, other) = (session.key, other.key);
         Box::pin(async move {
-            let rule = |scope, number| StandingRule {
-                scope,
-                tool_name: "shell".to_owned(),
-                created_by: tapedeck_domain::InteractionId::new(Uuid::from_u128(number)),
+            let rule = |number, session_id| {
+                let terms = RuleTerms {
+                    tool_name: "shell".to_owned(),
+                    arguments: Some(ArgumentPattern::Equals(serde_json::json!({"a": 1}))),
+                    decision: Decision::Deny,
+                };
+                let maker = Maker {
+                    rule_id: RuleId::new(Uuid::from_u128(number)),
+                    namespace: "default".to_owned(),
+                    by: "ann".to_owned(),
+                    at: Timestamp(WALL),
+                };
+                made(terms, session_id, None, maker)
             };
-            let (always, own) = (rule(Scope::Always, 1), rule(Scope::Session, 2));
-            assert_eq!(tx.standing_rule(session, "shell").await?, None);
-            for _ in 0..2 {
-                tx.insert_rule(session, &always, Timestamp(WALL)).await?;
-                tx.insert_rule(session, &own, Timestamp(WALL)).await?;
+            let (own, of_all) = (rule(1, Some(id)), rule(2, None));
+            tx.insert_rule(Some(session), &own).await?;
+            tx.insert_rule(None, &of_all).await?;
+            assert_eq!(tx.session_rules(session).await?, [own.clone()]);
+            assert_eq!(tx.session_rules(other).await?, []);
+            assert_eq!(tx.namespace_rules("default").await?, [of_all.clone()]);
+            assert_eq!(tx.namespace_rules("other").await?, []);
+            assert_eq!(tx.rule("other", own.rule_id).await?, None);
+            let at = Timestamp(WALL + 1);
+            for rule in [&own, &of_all] {
+                tx.revoke_rule(rule.rule_id, "bob", at).await?;
+                let kept = tx.rule("default", rule.rule_id).await?.unwrap();
+                assert_eq!(
+                    (kept.revoked_at, kept.revoked_by.as_deref()),
+                    (Some(at), Some("bob"))
+                );
             }
-            assert_eq!(tx.standing_rule(session, "shell").await?, Some(own));
-            assert_eq!(tx.standing_rule(other, "shell").await?, Some(always));
-            assert_eq!(tx.standing_rule(session, "edit").await?, None);
+            assert_eq!(tx.session_rules(session).await?, []);
+            assert_eq!(tx.namespace_rules("default").await?, []);
             Ok(())
         })
     })

@@ -252,11 +252,17 @@ const INTERACTIONS: &[Column] = &[
 
 const APPROVAL_RULES: &[Column] = &[
     must("rule_key", Integer),
+    must("rule_id", Id),
     must("namespace", Text),
     may("session_key", Integer),
     must("tool_name", Text),
-    must("created_by", Id),
+    may("arguments", Json),
+    must("decision", Text),
+    may("created_by", Id),
+    may("made_by", Text),
     must("created_at", Wall),
+    may("revoked_at", Wall),
+    may("revoked_by", Text),
 ];
 
 const MESSAGE_SNAPSHOTS: &[Column] = &[

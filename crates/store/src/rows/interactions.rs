@@ -1,13 +1,13 @@
-//! Interactions and standing rules.
+//! Interactions.
 
 use async_trait::async_trait;
 use tapedeck_domain::id::{InteractionId, RunKey, SessionKey};
-use tapedeck_domain::interaction::{Interaction, StandingRule};
-use tapedeck_domain::time::{LeaseInstant, Timestamp};
+use tapedeck_domain::interaction::Interaction;
+use tapedeck_domain::time::LeaseInstant;
 
 use super::Rows;
 
-/// Rows of `interactions` and `approval_rules`.
+/// Rows of `interactions`.
 #[async_trait]
 pub trait InteractionRows {
     /// One interaction.
@@ -42,17 +42,4 @@ pub trait InteractionRows {
         after: Option<InteractionId>,
         limit: u32,
     ) -> Rows<Vec<InteractionId>>;
-    /// The rule that covers a tool in a session, the session's own first.
-    async fn standing_rule(
-        &mut self,
-        session: SessionKey,
-        tool_name: &str,
-    ) -> Rows<Option<StandingRule>>;
-    /// Records a rule for the session, or for its whole namespace by `rule.scope`.
-    async fn insert_rule(
-        &mut self,
-        session: SessionKey,
-        rule: &StandingRule,
-        now: Timestamp,
-    ) -> Rows<()>;
 }

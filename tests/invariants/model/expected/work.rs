@@ -3,11 +3,18 @@
 use super::*;
 
 /// How a question is answered at once.
-fn immediate(policy: ApprovalPolicy, ruled: bool, cancelling: bool) -> Option<InteractionStatus> {
+fn immediate(
+    policy: ApprovalPolicy,
+    (allowed, denied): (bool, bool),
+    cancelling: bool,
+) -> Option<InteractionStatus> {
     if cancelling {
         return Some(InteractionStatus::Cancelled);
     }
-    (ruled || policy == ApprovalPolicy::Yolo).then_some(InteractionStatus::Approved)
+    if denied {
+        return Some(InteractionStatus::Denied);
+    }
+    (allowed || policy == ApprovalPolicy::Yolo).then_some(InteractionStatus::Approved)
 }
 
 /// Ends.
@@ -306,7 +313,8 @@ impl Expected {
         }
         let cancelling = self.runs[run].status == RunStatus::Cancelling;
         let found = &self.sessions[session];
-        let at_once = immediate(found.policy, found.rules.contains(&tool), cancelling);
+        let stands = |approved| found.rules.contains(&(tool, approved));
+        let at_once = immediate(found.policy, (stands(true), stands(false)), cancelling);
         self.say(session, "ApprovalRequest", Some(run));
         if at_once.is_some() {
             self.say(session, "ApprovalResponse", Some(run));
@@ -319,7 +327,7 @@ impl Expected {
             request,
             tool,
             status: at_once.unwrap_or(InteractionStatus::Pending),
-            answer: at_once.map(|_| (true, false)),
+            answer: (at_once == Some(InteractionStatus::Approved)).then_some((true, false)),
             deadline: self.now + seconds * 1_000,
         });
         Ok(self.questions.len() - 1)
@@ -346,8 +354,8 @@ impl Expected {
                 };
                 found.answer = Some((approved, for_session));
                 let (status, tool) = (found.status, found.tool);
-                if approved && for_session {
-                    self.sessions[session].rules.insert(tool);
+                if for_session {
+                    self.sessions[session].rules.insert((tool, approved));
                 }
                 self.say(session, "ApprovalResponse", Some(run));
                 Ok(status)

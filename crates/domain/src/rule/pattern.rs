@@ -1,0 +1,133 @@
+//! What a tool's arguments must look like for a rule to cover them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Decision, fields, glob};
+use crate::limits;
+use crate::rejection::FieldError;
+
+/// What a tool's arguments must look like.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ArgumentPattern {
+    /// Each of these top-level fields is there and its text matches. Other fields are not looked at.
+    Fields(BTreeMap<String, String>),
+    /// The arguments are these and no others.
+    Equals(Value),
+}
+
+/// Where agents put the one thing that says what a tool will do, in the order of looking.
+const TELLING: &[&str] = &[
+    "command",
+    "cmd",
+    "file_path",
+    "filePath",
+    "path",
+    "abs_path",
+    "notebook_path",
+    "url",
+];
+
+/// Shells whose `-c` takes the command itself.
+const SHELLS: &[&str] = &["bash", "dash", "sh", "zsh"];
+
+impl ArgumentPattern {
+    pub(super) fn check(&self) -> Vec<FieldError> {
+        let mut faults = Vec::new();
+        match self {
+            Self::Fields(patterns) => {
+                if patterns.is_empty() || patterns.len() > limits::RULE_FIELDS {
+                    let text = format!("must have 1 to {} fields", limits::RULE_FIELDS);
+                    faults.push(FieldError::new("arguments.fields", text));
+                }
+                for (name, pattern) in patterns {
+                    let most = limits::RULE_PATTERN_CHARS;
+                    if pattern.chars().count() > most || name.chars().count() > limits::NAME_CHARS {
+                        let name: String = name.chars().take(64).collect();
+                        let text = format!("has over {most} characters, or too long a name");
+                        faults.push(FieldError::new(format!("arguments.fields.{name}"), text));
+                    }
+                }
+            }
+            Self::Equals(arguments) => {
+                let bytes = arguments.to_string().len();
+                if bytes > limits::RULE_ARGUMENT_BYTES {
+                    let most = limits::RULE_ARGUMENT_BYTES;
+                    let text = format!("has {bytes} bytes; {most} are allowed");
+                    faults.push(FieldError::new("arguments.equals", text));
+                }
+            }
+        }
+        faults
+    }
+
+    pub(super) fn covers(&self, arguments: &Value, decision: Decision) -> bool {
+        let matches = match decision {
+            Decision::Allow => glob::matches_plainly,
+            Decision::Deny => glob::matches_anywhere,
+        };
+        match self {
+            Self::Fields(patterns) => patterns.iter().all(|(name, pattern)| {
+                let text = arguments.get(name).and_then(text);
+                text.is_some_and(|text| matches(pattern, &text))
+            }),
+            Self::Equals(wanted) => wanted == arguments,
+        }
+    }
+}
+
+/// The narrowest pattern that makes sense of a call, or none where it has no arguments.
+pub(super) fn narrowest(arguments: &Value) -> Option<ArgumentPattern> {
+    let Some(fields) = fields(arguments) else {
+        let is_nothing = arguments.is_null() || arguments.is_object();
+        return (!is_nothing).then(|| ArgumentPattern::Equals(arguments.clone()));
+    };
+    let telling = TELLING.iter().find_map(|name| {
+        let text = text(fields.get(*name)?)?;
+        (!text.is_empty()).then(|| ((*name).to_owned(), glob::literal(&text)))
+    });
+    Some(match telling {
+        Some(field) => ArgumentPattern::Fields(BTreeMap::from([field])),
+        None => ArgumentPattern::Equals(arguments.clone()),
+    })
+}
+
+/// A field as the text that patterns are about. A list of texts is a command with its arguments,
+/// quoted where needed; a shell that is only told to run a command stands for that command.
+fn text(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.into()),
+        Value::Array(parts) => {
+            let words: Option<Vec<&str>> = parts.iter().map(Value::as_str).collect();
+            Some(match words {
+                Some(words) => command(&words),
+                None => value.to_string().into(),
+            })
+        }
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => Some(value.to_string().into()),
+    }
+}
+
+fn command<'a>(words: &[&'a str]) -> Cow<'a, str> {
+    if let [shell, "-c" | "-lc", script] = words
+        && SHELLS.contains(&shell.rsplit('/').next().unwrap_or(shell))
+    {
+        return (*script).into();
+    }
+    let quoted: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+    quoted.join(" ").into()
+}
+
+fn quoted(word: &str) -> Cow<'_, str> {
+    let is_bare = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !word.is_empty() && word.chars().all(is_bare) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''")).into()
+    }
+}
