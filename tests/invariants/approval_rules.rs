@@ -203,7 +203,7 @@ async fn rules_are_listed_newest_first_and_go_with_their_session(t: TestControl)
         session_id: Some(one),
         include_revoked: false,
     };
-    assert_eq!(listed(&t, of_one).await, [own.clone()]);
+    assert_eq!(listed(&t, of_one).await, std::slice::from_ref(&own));
     let mut page = PageRequest {
         before: None,
         limit: 2,

@@ -4,9 +4,10 @@ mod rules;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use serde_json::Value;
 use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
 use tapedeck_domain::{InteractionId, SessionId};
-use tapedeck_protocol::interaction::{InteractionResponse, ResolveRequest};
+use tapedeck_protocol::interaction::{InteractionList, InteractionResponse, ResolveRequest};
 
 use crate::commands::forms;
 use crate::commands::rendering::brief;
@@ -121,25 +122,12 @@ async fn answer(
             page,
         } => {
             let status = (!all).then_some(status);
-            let list = connection
-                .client
-                .interactions(status, session, &page.paging())
-                .await?;
-            if printer.is_json() {
-                printer.object(&list)?;
-            } else {
-                let rows: Vec<_> = list.interactions.iter().map(row).collect();
-                let head = [
-                    "QUESTION",
-                    "STATUS",
-                    "ASKS TO USE",
-                    "WITH",
-                    "SESSION",
-                    "EXPIRES",
-                ];
-                printer.table(&head, &rows, "no questions")?;
-                more(printer, list.next_cursor.as_deref())?;
-            }
+            let paging = page.paging();
+            let client = &connection.client;
+            list(
+                printer,
+                &client.interactions(status, session, &paging).await?,
+            )?;
         }
         Command::Approve {
             question,
@@ -161,12 +149,9 @@ async fn answer(
             feedback,
         } => {
             let response = match response {
-                Some(text) => serde_json::from_str(&text).context("`--response` holds no JSON")?,
-                None => {
-                    let asked = connection.client.interaction(question).await?;
-                    forms::fill(&forms::form_of(&asked.request)?, &fields)?
-                }
-            };
+                Some(text) => serde_json::from_str(&text).context("`--response` holds no JSON"),
+                None => filled(connection, question, &fields).await,
+            }?;
             let request = ResolveRequest {
                 response: Some(response),
                 feedback,
@@ -199,6 +184,33 @@ async fn answer(
         }
     }
     Ok(Exit::Success)
+}
+
+fn list(printer: Printer, list: &InteractionList) -> anyhow::Result<()> {
+    if printer.is_json() {
+        return Ok(printer.object(list)?);
+    }
+    let rows: Vec<_> = list.interactions.iter().map(row).collect();
+    let head = [
+        "QUESTION",
+        "STATUS",
+        "ASKS TO USE",
+        "WITH",
+        "SESSION",
+        "EXPIRES",
+    ];
+    printer.table(&head, &rows, "no questions")?;
+    Ok(more(printer, list.next_cursor.as_deref())?)
+}
+
+/// The form of a question, filled in from arguments.
+async fn filled(
+    connection: &Connection,
+    question: InteractionId,
+    fields: &[String],
+) -> anyhow::Result<Value> {
+    let asked = connection.client.interaction(question).await?;
+    forms::fill(&forms::form_of(&asked.request)?, fields)
 }
 
 async fn resolve(

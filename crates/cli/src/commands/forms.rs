@@ -97,9 +97,9 @@ impl Filling {
 
 /// A field in a line: what it is called, what it takes, and what is suggested.
 pub(crate) fn described(field: &Field) -> String {
-    let mut text = one_line(field.label());
+    let mut parts = vec![one_line(field.label())];
     if let Some(description) = &field.description {
-        text.push_str(&format!(" ({})", one_line(description)));
+        parts.push(format!("({})", one_line(description)));
     }
     let takes = match &field.kind {
         FieldKind::Text { .. } => None,
@@ -114,18 +114,18 @@ pub(crate) fn described(field: &Field) -> String {
         FieldKind::Boolean => Some("yes or no".to_owned()),
     };
     if let Some(takes) = takes {
-        text.push_str(&format!(" – {takes}"));
+        parts.push(format!("– {takes}"));
     }
     if let Some(default) = &field.default {
         let shown = match default {
             Value::String(text) => one_line(text),
             other => other.to_string(),
         };
-        text.push_str(&format!(" [{shown}]"));
+        parts.push(format!("[{shown}]"));
     } else if !field.is_required {
-        text.push_str(" [none]");
+        parts.push("[none]".to_owned());
     }
-    printable(&text)
+    printable(&parts.join(" "))
 }
 
 fn listed(choices: &[Choice]) -> String {

@@ -347,9 +347,12 @@ async fn rules_of_a_session_and_of_the_namespace_are_kept_apart_until_they_are_r
             let (own, of_all) = (rule(1, Some(id)), rule(2, None));
             tx.insert_rule(Some(session), &own).await?;
             tx.insert_rule(None, &of_all).await?;
-            assert_eq!(tx.session_rules(session).await?, [own.clone()]);
+            assert_eq!(tx.session_rules(session).await?, std::slice::from_ref(&own));
             assert_eq!(tx.session_rules(other).await?, []);
-            assert_eq!(tx.namespace_rules("default").await?, [of_all.clone()]);
+            assert_eq!(
+                tx.namespace_rules("default").await?,
+                std::slice::from_ref(&of_all)
+            );
             assert_eq!(tx.namespace_rules("other").await?, []);
             assert_eq!(tx.rule("other", own.rule_id).await?, None);
             let at = Timestamp(WALL + 1);

@@ -7,14 +7,17 @@ use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
+use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
 use tapedeck_domain::{
-    CheckpointId, DeploymentId, InteractionId, LeaseInstant, LogId, Now, RunId, SessionId,
+    CheckpointId, DeploymentId, InteractionId, LeaseInstant, LogId, Now, RuleId, RunId, SessionId,
     Timestamp,
 };
-use tapedeck_store::read::{FeedFilter, FeedPosition, FeedSlice, Identity, InteractionFilter};
+use tapedeck_store::read::{
+    FeedFilter, FeedPosition, FeedSlice, Identity, InteractionFilter, RuleFilter,
+};
 use tapedeck_store::{
     EventFilter, EventSlice, Failure, Heard, Hint, Lane, Page, PageRequest, Reader, RunFilter,
     SessionView, Store, StoreError, StoreHealth, TapeFilter, Work,
@@ -212,6 +215,19 @@ impl Reader for Away {
         _: &InteractionFilter,
         _: PageRequest,
     ) -> Result<Page<Interaction>, StoreError> {
+        self.fail().await
+    }
+
+    async fn rule(&self, _: &str, _: RuleId) -> Result<Option<ApprovalRule>, StoreError> {
+        self.fail().await
+    }
+
+    async fn rules(
+        &self,
+        _: &str,
+        _: RuleFilter,
+        _: PageRequest,
+    ) -> Result<Page<ApprovalRule>, StoreError> {
         self.fail().await
     }
 
