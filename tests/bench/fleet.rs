@@ -20,7 +20,7 @@ const EXECUTORS: usize = 200;
 const ALIVE: usize = 1_000;
 const DEAD: usize = 1_000;
 const CLIENTS: usize = 16;
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_mins(2);
 /// How much longer a claim may take beside work for nobody.
 const DEARER: f64 = 1.5;
 

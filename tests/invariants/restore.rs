@@ -272,7 +272,7 @@ async fn restore_is_atomic_and_keeps_audit(t: TestControl) {
     );
 }
 
-pub(crate) const TABLES: [&str; 17] = [
+pub(crate) const TABLES: [&str; 18] = [
     "approval_rules",
     "artifacts",
     "checkpoints",
