@@ -124,6 +124,7 @@ fn start(server: &Server, fixture: &Fixture, backend: Arc<dyn Backend>) -> Runni
     let state = fixture.launcher.state_dir.clone();
     let backends = Arc::new(EveryRun(backend));
     let options = Options {
+        max_runs: 2,
         workspace_roots: vec![fixture.workspace.clone()],
         instance_id: fixture.launcher.executor_instance.clone(),
         ..Options::new(server.client.clone(), unique("box"), state, backends)
@@ -218,6 +219,24 @@ async fn a_cancel_ends_the_program_and_settles_soon() {
     assert_eq!(run.status.as_str(), "cancelled", "{run:?}");
     assert!(cancelled.elapsed() < Duration::from_secs(10));
     assert!(processes_with(&seconds).is_empty());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_waits_for_a_busy_workspace_says_so() {
+    let (server, fixture) = (Server::start().await, Fixture::new());
+    let seconds = unique_seconds();
+    let script = format!("read what; echo $what; [ $what = go ] || exec sleep {seconds}");
+    let running = start(&server, &fixture, program(&fixture, &script));
+    let (first_session, first) = server.prompt(&fixture, "stay").await;
+    server.saw(first_session, "StreamDelta").await;
+    let (session_id, run_id) = server.prompt(&fixture, "go").await;
+    let told = server.saw(session_id, "TurnStatusDelta").await;
+    assert_eq!(told["payload"]["status"], "waiting");
+    server.client.cancel_run(first).await.unwrap();
+    assert_eq!(server.settled(first).await.status.as_str(), "cancelled");
+    let run = server.settled(run_id).await;
+    assert_eq!(run.status.as_str(), "completed", "{run:?}");
     running.stop().await;
 }
 

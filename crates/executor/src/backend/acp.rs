@@ -161,7 +161,9 @@ impl AcpBackend {
             workspace: turn.workspace.clone(),
             environment: self.environment.clone(),
         };
-        let launched = self.launcher.launch(spec, io.lease.clone()).await;
+        let waits = || io.waits_for_workspace();
+        let lease = io.lease.clone();
+        let launched = self.launcher.launch_telling(spec, lease, waits).await;
         let mut process = launched.map_err(|error| Failure::of_launch(&error, &redactor))?;
         let (Some(stdin), Some(stdout)) = (process.take_stdin(), process.take_stdout()) else {
             process.kill_now().await;

@@ -165,7 +165,9 @@ impl CommandBackend {
             workspace: turn.workspace.clone(),
             environment,
         };
-        let launched = self.launcher.launch(spec, io.lease.clone()).await;
+        let waits = || io.waits_for_workspace();
+        let lease = io.lease.clone();
+        let launched = self.launcher.launch_telling(spec, lease, waits).await;
         let process =
             launched.map_err(|error: LaunchError| Failure::of_launch(&error, &self.redactor))?;
         Ok((process, input))

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tapedeck_domain::event::uploaded;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -96,6 +97,20 @@ pub struct TurnIo {
     pub lease: watch::Receiver<Instant>,
     /// When the agent last wrote anything.
     pub activity: Activity,
+}
+
+impl TurnIo {
+    /// Tells whoever follows that the agent can't start yet.
+    pub(crate) fn waits_for_workspace(&self) {
+        tracing::info!("another agent works in the workspace; waiting");
+        let reason = "another run works in the workspace";
+        let event = AgentEvent {
+            kind: uploaded::TURN_STATUS_DELTA.to_owned(),
+            payload: json!({"status": "waiting", "reason": reason}),
+        };
+        // Nothing else was said yet, so there is room.
+        drop(self.events.try_send(event));
+    }
 }
 
 /// When an agent was last heard of, for "no agent activity for N s".

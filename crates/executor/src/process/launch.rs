@@ -99,10 +99,25 @@ pub enum LaunchError {
 #[derive(Debug, Clone)]
 pub(super) enum Phase {
     Starting,
+    /// Another agent works in the workspace.
+    Waiting,
     Running(i32),
     Parked,
     Resumed,
     Refused(GuardStatus),
+}
+
+impl Phase {
+    /// Whether there is no agent yet.
+    fn is_early(&self) -> bool {
+        matches!(self, Self::Starting | Self::Waiting)
+    }
+}
+
+/// Waits for a phase; without one the guard has ended.
+async fn begun(phases: &mut watch::Receiver<Phase>, is_wanted: impl Fn(&Phase) -> bool) -> Phase {
+    let found = phases.wait_for(|phase| is_wanted(phase)).await;
+    found.map_or(Phase::Starting, |phase| phase.clone())
 }
 
 /// What a guard is told: a line, and whose deadlines count from now on.
@@ -121,7 +136,17 @@ impl Launcher {
         spec: AgentSpec,
         lease: watch::Receiver<Instant>,
     ) -> Result<AgentProcess, LaunchError> {
-        self.start(spec, lease, None).await
+        self.launch_telling(spec, lease, || {}).await
+    }
+
+    /// The same; `waits` is called if another agent works in the workspace for now.
+    pub async fn launch_telling(
+        &self,
+        spec: AgentSpec,
+        lease: watch::Receiver<Instant>,
+        waits: impl FnOnce(),
+    ) -> Result<AgentProcess, LaunchError> {
+        self.start(spec, lease, None, waits).await
     }
 
     /// Starts a program beside an agent that has the workspace already: without a lock, without
@@ -133,7 +158,7 @@ impl Launcher {
     ) -> Result<(AgentProcess, pipe::Receiver), LaunchError> {
         let (output, input) = io::pipe()?;
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
-        let process = self.start(spec, lease, Some(input)).await?;
+        let process = self.start(spec, lease, Some(input), || {}).await?;
         Ok((process, output))
     }
 
@@ -142,6 +167,7 @@ impl Launcher {
         spec: AgentSpec,
         lease: watch::Receiver<Instant>,
         output: Option<PipeWriter>,
+        waits: impl FnOnce(),
     ) -> Result<AgentProcess, LaunchError> {
         // Should a guard be killed, its orphans come to us and not to init.
         set_child_subreaper(true).map_err(io::Error::from)?;
@@ -185,10 +211,11 @@ impl Launcher {
             exited,
         ));
 
-        let started = phases
-            .wait_for(|phase| !matches!(phase, Phase::Starting))
-            .await;
-        let phase = started.map_or(Phase::Starting, |phase| phase.clone());
+        let mut phase = begun(&mut phases, |phase| !matches!(phase, Phase::Starting)).await;
+        if let Phase::Waiting = phase {
+            waits();
+            phase = begun(&mut phases, |phase| !phase.is_early()).await;
+        }
         match phase {
             Phase::Running(agent) => Ok(AgentProcess {
                 stdin,
@@ -203,7 +230,7 @@ impl Launcher {
                 _tasks: tasks,
             }),
             Phase::Refused(status) => Err(refusal(&spec, workspace, status, &stderr).await),
-            Phase::Starting | Phase::Parked | Phase::Resumed => {
+            Phase::Starting | Phase::Waiting | Phase::Parked | Phase::Resumed => {
                 let exit = (*exit.borrow()).unwrap_or_default();
                 Err(LaunchError::Guard {
                     exit,
@@ -384,7 +411,7 @@ fn note(line: &str, phase: &watch::Sender<Phase>, exit: &mut AgentExit) {
         return;
     };
     match status {
-        GuardStatus::Waiting => {}
+        GuardStatus::Waiting => drop(phase.send_replace(Phase::Waiting)),
         GuardStatus::Started { pid } => drop(phase.send_replace(Phase::Running(pid))),
         GuardStatus::Parked => drop(phase.send_replace(Phase::Parked)),
         GuardStatus::Resumed => drop(phase.send_replace(Phase::Resumed)),
@@ -394,7 +421,7 @@ fn note(line: &str, phase: &watch::Sender<Phase>, exit: &mut AgentExit) {
         GuardStatus::Exited { .. } | GuardStatus::Killed { .. } => {
             *exit = exit_of(&status);
             phase.send_if_modified(|phase| {
-                let early = matches!(phase, Phase::Starting);
+                let early = phase.is_early();
                 if early {
                     *phase = Phase::Refused(status);
                 }
