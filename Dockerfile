@@ -12,9 +12,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && install -D --mode=0755 target/release/tapedeck /out/tapedeck
 
 FROM debian:trixie-slim
-# Roots for executors that reach their server over TLS.
+# Roots for executors that reach their server over TLS; git for their workspaces.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates \
+    && apt-get install --yes --no-install-recommends ca-certificates git openssh-client \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 tapedeck \
     && useradd --uid 10001 --gid tapedeck --no-log-init --shell /usr/sbin/nologin \

@@ -86,6 +86,13 @@ impl Target {
         let answer = json!({"approved": true});
         let approve = json!({"request_id": "q", "approved": true});
         let unknown = "/sessions/018f0000-0000-7000-8000-000000000001";
+        let unknown_rule = "/approval-rules/018f0000-0000-7000-8000-000000000001";
+        let rule = json!({"tool_name": format!("t{number}"), "decision": "allow",
+            "session_id": session});
+        let form = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let question_with_form = json!({"request_id": format!("form-{number}"), "message": "m",
+            "form": form, "wait_seconds": 3});
+        let artifact = json!({"name": format!("a{number}"), "content": "x"});
         vec![
             ("post /sessions", post("/sessions".into(), &target)),
             ("get /sessions", get("/sessions".into())),
@@ -191,6 +198,21 @@ impl Target {
                 "get /runs/{run_id}/display-events",
                 get(format!("/runs/{run}/display-events")).streaming(),
             ),
+            ("get /sessions/{session_id}/diff", get(of_session("/diff"))),
+            (
+                "get /sessions/{session_id}/patch",
+                get(of_session("/patch")),
+            ),
+            (
+                "post /approval-rules",
+                post("/approval-rules".into(), &rule),
+            ),
+            ("get /approval-rules", get("/approval-rules".into())),
+            ("get /approval-rules/{rule_id}", get(unknown_rule.into())),
+            (
+                "delete /approval-rules/{rule_id}",
+                Request::new("DELETE", unknown_rule),
+            ),
             ("get /interactions", get("/interactions".into())),
             (
                 "get /interactions/{interaction_id}",
@@ -230,6 +252,14 @@ impl Target {
             (
                 "post /executor/runs/{run_id}/approval",
                 under("approval", ask),
+            ),
+            (
+                "post /executor/runs/{run_id}/question",
+                under("question", question_with_form),
+            ),
+            (
+                "post /executor/runs/{run_id}/artifacts",
+                under("artifacts", json!({"artifacts": [artifact]})),
             ),
             (
                 "post /executor/runs/{run_id}/snapshot",

@@ -28,7 +28,7 @@ use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
 use tapedeck_domain::{CheckpointId, Rejection, SessionId};
 
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, claim_request, key};
-use crate::write_paths::cases::artifact;
+use crate::write_paths::cases::{any_shell, artifact};
 
 /// Tries until an answer comes.
 const TRIES: u32 = 60;
@@ -91,6 +91,7 @@ impl Script {
         self.restore_and_fork(session, kept).await;
         let asked = self.create().await;
         self.question_that_nobody_answers(asked).await;
+        self.rules(asked).await;
         self.owners(asked).await;
         self.house(session).await;
         self.fleet().await;
@@ -373,6 +374,26 @@ impl Script {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// A rule is made, and revoked.
+    async fn rules(&mut self, session: SessionId) {
+        let key = self.key("rule");
+        let control = &self.t.control;
+        let made = get(async || {
+            let key = Some(key.clone());
+            let by = "client:test";
+            control
+                .create_rule(NAMESPACE, Some(session), any_shell(), by, key)
+                .await
+        })
+        .await;
+        get(async || {
+            control
+                .revoke_rule(NAMESPACE, made.rule_id, "client:test")
+                .await
+        })
+        .await;
     }
 
     /// Old deltas are folded.
