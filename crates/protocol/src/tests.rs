@@ -41,7 +41,9 @@ fn faults<T: DeserializeOwned, U>(
 #[case(json!({}), &[])]
 #[case(json!({"title": "t", "repo_path": "/w", "approval_policy": "auto", "agent": {"x": 1}, "provider": "p",
     "model": "m", "base_url": "http://x", "max_steps": 5, "metadata": {"a": [1]}, "command_id": "c"}), &[])]
-#[case(json!({"run_target": {"workspace": {"kind": "git", "url": "u", "any": {"thing": 1}}}}), &[])]
+#[case(json!({"run_target": {"workspace": {"kind": "git", "url": "https://example.org/a.git", "branch": "b"}}}), &[])]
+#[case(json!({"run_target": {"workspace": {"kind": "git", "url": "u", "any": {"thing": 1}}}}),
+    &["run_target.workspace.any", "run_target.workspace.url"])]
 #[case(json!({"unknown": 1}), &["serde"])]
 #[case(json!({"approval_policy": "sometimes"}), &["serde"])]
 #[case(json!({"run_target": {"pool": "x"}}), &["serde"])]
