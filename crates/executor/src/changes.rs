@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tapedeck_client::Client;
-use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::changes::{
     CHANGES_TYPE, PATCH_TYPE, RUN_CHANGES, RUN_PATCH, SESSION_CHANGES, SESSION_PATCH,
 };
@@ -16,8 +15,9 @@ use tapedeck_protocol::executor::{ArtifactUpload, ArtifactsRequest};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::held::{Held, Stop};
-use crate::verdict::{Pauses, Verdict, told, within};
+use crate::held::Held;
+use crate::insist::{Refusal, insist};
+use crate::verdict::told;
 use crate::workspace::{Difference, GitError, Tracking, Workspaces, summary};
 
 /// Noting the files before the run.
@@ -106,26 +106,11 @@ impl RunChanges {
             artifacts,
             ..ArtifactsRequest::default()
         };
-        let mut pauses = Pauses::up_to(PAUSE_LIMIT);
-        loop {
-            let call = self.client.save_artifacts(self.held.run_id, &request);
-            let Err(error) = within(CALL_LIMIT, call).await else {
-                return;
-            };
-            // A server that doesn't know of artifacts says nothing about the claim.
-            let unknown = error.code() == Some(ErrorCode::RouteNotFound);
-            match Verdict::of(&error) {
-                Verdict::Retry { after } => sleep(pauses.next(after)).await,
-                Verdict::Lost if !unknown => {
-                    self.held.stop(Stop::Lost(told(&error)));
-                    return;
-                }
-                Verdict::Lost | Verdict::Never => {
-                    let error = told(&error);
-                    tracing::warn!(error, "the server refused what this run changed");
-                    return;
-                }
-            }
+        let call = || self.client.save_artifacts(self.held.run_id, &request);
+        let answer = insist(&self.held, CALL_LIMIT, PAUSE_LIMIT, call).await;
+        if let Err(Refusal::Never(error)) = answer {
+            let error = told(&error);
+            tracing::warn!(error, "the server refused what this run changed");
         }
     }
 }

@@ -15,6 +15,7 @@ mod config;
 mod executor;
 mod heartbeat;
 mod held;
+mod insist;
 mod instance;
 mod kept;
 mod memory;

@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_protocol::executor::HeartbeatRequest;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::backend::Memory;
-use crate::held::{Held, Stop};
-use crate::verdict::{Pauses, Verdict, told};
+use crate::held::Held;
+use crate::insist::{Refusal, insist};
+use crate::verdict::told;
 
 /// A server that is away for longer hears of it with the run's end.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -45,20 +46,11 @@ impl RunMemory {
             agent_state: Some(agent_state),
             ..HeartbeatRequest::default()
         };
-        let mut pauses = Pauses::up_to(PAUSE_LIMIT);
-        loop {
-            let Err(error) = self.client.heartbeat(self.held.run_id, &request).await else {
-                return;
-            };
-            match Verdict::of(&error) {
-                Verdict::Retry { after } => sleep(pauses.next(after)).await,
-                Verdict::Lost => return self.held.stop(Stop::Lost(told(&error))),
-                Verdict::Never => {
-                    let error = told(&error);
-                    tracing::warn!(run.id = %self.held.run_id, error, "agent state refused");
-                    return;
-                }
-            }
+        let call = || self.client.heartbeat(self.held.run_id, &request);
+        let answer = insist(&self.held, LIMIT, PAUSE_LIMIT, call).await;
+        if let Err(Refusal::Never(error)) = answer {
+            let error = told(&error);
+            tracing::warn!(run.id = %self.held.run_id, error, "agent state refused");
         }
     }
 }

@@ -15,9 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use crate::backend::{Answer, Form, FormAnswer, Question, Questions, Scope};
-use crate::held::{Held, Stop};
+use crate::held::Held;
+use crate::insist::{Refusal, insist};
 use crate::upload::Flush;
-use crate::verdict::{Pauses, Verdict, told, within};
+use crate::verdict::told;
 
 /// How long one request is held; then the same question goes on waiting.
 const HOLD_SECONDS: u32 = 30;
@@ -117,25 +118,15 @@ impl RunQuestions {
         // Whoever was asked may have been shown it: the run can't start again as if nothing was.
         self.held.note_output();
         self.deliver_earlier_events().await;
-        let mut pauses = Pauses::up_to(PAUSE_LIMIT);
         loop {
-            let error = match within(ANSWER_LIMIT, call()).await {
+            match insist(&self.held, ANSWER_LIMIT, PAUSE_LIMIT, &call).await {
                 Ok(response) => {
                     if let Some(settled) = settled(response) {
                         return Ok(settled);
                     }
-                    pauses.reset();
-                    continue;
                 }
-                Err(error) => error,
-            };
-            match Verdict::of(&error) {
-                Verdict::Retry { after } => sleep(pauses.next(after)).await,
-                Verdict::Lost => {
-                    self.held.stop(Stop::Lost(told(&error)));
-                    return Err(Unanswered::Lost);
-                }
-                Verdict::Never => {
+                Err(Refusal::Lost) => return Err(Unanswered::Lost),
+                Err(Refusal::Never(error)) => {
                     let text = format!("the question could not be asked: {}", told(&error));
                     tracing::warn!(run.id = %self.held.run_id, error = text, "question refused");
                     return Err(Unanswered::Refused(text));

@@ -13,13 +13,14 @@ use tapedeck_client::Client;
 use tapedeck_domain::Timestamp;
 use tapedeck_domain::event::uploaded;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use crate::backend::AgentEvent;
 use crate::batch::{Batch, Sealed};
 use crate::held::{Held, Stop};
+use crate::insist::{Refusal, insist};
 use crate::spool::Spool;
-use crate::verdict::{Pauses, Verdict, told, within};
+use crate::verdict::told;
 
 /// How long events wait for others to go with them.
 const LINGER: Duration = Duration::from_millis(25);
@@ -253,24 +254,14 @@ fn is_full(error: &io::Error) -> bool {
 
 /// Sends the same bytes until there is a definite answer.
 pub(crate) async fn deliver(held: &Held, client: &Client, body: Bytes) -> Result<(), Undelivered> {
-    let mut pauses = Pauses::up_to(PAUSE_LIMIT);
-    loop {
-        let sent = within(UPLOAD_LIMIT, client.upload(held.run_id, body.clone())).await;
-        let Err(error) = sent else { return Ok(()) };
-        match Verdict::of(&error) {
-            Verdict::Retry { after } => {
-                tracing::debug!(run.id = %held.run_id, error = told(&error), "upload will be sent again");
-                sleep(pauses.next(after)).await;
-            }
-            Verdict::Lost => {
-                held.stop(Stop::Lost(told(&error)));
-                return Err(Undelivered);
-            }
-            Verdict::Never => {
-                let text = format!("the server refused the agent's events: {}", told(&error));
-                held.stop(Stop::Unrecorded(text));
-                return Err(Undelivered);
-            }
+    let call = || client.upload(held.run_id, body.clone());
+    match insist(held, UPLOAD_LIMIT, PAUSE_LIMIT, call).await {
+        Ok(_recorded) => Ok(()),
+        Err(Refusal::Lost) => Err(Undelivered),
+        Err(Refusal::Never(error)) => {
+            let text = format!("the server refused the agent's events: {}", told(&error));
+            held.stop(Stop::Unrecorded(text));
+            Err(Undelivered)
         }
     }
 }
@@ -323,7 +314,7 @@ mod tests {
     async fn a_disk_that_stays_full_is_an_error_in_the_end() {
         let mut uploader = full_disk();
         uploader.seal_what_is_due(false, false).await.unwrap();
-        sleep(DISK_LIMIT).await;
+        tokio::time::sleep(DISK_LIMIT).await;
         let error = uploader.seal_what_is_due(false, false).await.unwrap_err();
         assert!(is_full(&error), "{error}");
     }

@@ -31,6 +31,10 @@ impl Verdict {
                 _ => Self::Retry { after: None },
             };
         };
+        // A server that doesn't have the endpoint says nothing about the claim.
+        if problem.code == ErrorCode::RouteNotFound {
+            return Self::Never;
+        }
         let gone = matches!(problem.code, ErrorCode::ClaimLost | ErrorCode::RunSettled);
         if gone || matches!(problem.status, 403 | 404) {
             return Self::Lost;
@@ -142,6 +146,7 @@ mod tests {
             ErrorCode::InvalidRequest,
             ErrorCode::MalformedRequest,
             ErrorCode::RequestIdConflict,
+            ErrorCode::RouteNotFound,
         ] {
             assert_eq!(verdict(code), Verdict::Never, "{code}");
         }
