@@ -2,11 +2,16 @@
 //! call here must succeed; tests of refusals make their requests themselves.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use crate::http::{Answer, Request};
 use crate::server::Server;
+use crate::wait::eventually;
+
+/// A run may have to wait for a lease to end, on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// Events of one page.
 const PAGE: usize = 500;
@@ -91,6 +96,24 @@ pub(crate) async fn run(address: SocketAddr, run_id: &str) -> Value {
         .send(address)
         .await
         .ok()
+}
+
+/// Waits for the end of a run; gives it.
+pub(crate) async fn settled(address: SocketAddr, run_id: &str) -> Value {
+    let look = async || {
+        let run = run(address, run_id).await;
+        is_terminal(&run).then_some(run)
+    };
+    eventually("the run ends", LIMIT, look).await
+}
+
+/// Waits until a run's agent has said these words.
+pub(crate) async fn has_said(address: SocketAddr, session: &str, run_id: &str, words: &str) {
+    let look = async || {
+        let log = log(address, session).await;
+        said(&log, run_id).contains(words).then_some(())
+    };
+    eventually(&format!("the agent says `{words}`"), LIMIT, look).await;
 }
 
 /// Every item of a list, page by page.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::{self, is_terminal, prompt, resume, session_of, text};
+use crate::api::{self, prompt, resume, session_of, text};
 use crate::http::Request;
 use crate::server::{ExecutorOptions, Place, Server, executor};
 use crate::wait::eventually;
@@ -31,14 +31,6 @@ async fn question(address: SocketAddr, run: &str) -> Value {
             .find(|question| question["run_id"] == run)
     };
     eventually("the question is asked", LIMIT, look).await
-}
-
-async fn settled(address: SocketAddr, run: &str) -> Value {
-    let look = async || {
-        let run = api::run(address, run).await;
-        is_terminal(&run).then_some(run)
-    };
-    eventually("the run ends", LIMIT, look).await
 }
 
 fn resolve(question: &str, approved: bool) -> Request {
@@ -129,7 +121,7 @@ async fn an_open_question_survives_the_server_and_is_answered_once(place: Arc<Pl
     let unknown = resolve(UNKNOWN, true).send(address).await;
     assert_eq!(unknown.problem(), (404, "interaction_not_found".to_owned()));
 
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(
         (&ended["status"], &ended["attempt"]),
         (&json!("completed"), &json!(1))
@@ -155,7 +147,7 @@ async fn a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew(place: A
     let (run, _) = prompt(address, &session, SCRIPT).await;
     let first = text(&question(address, &run).await, "interaction_id");
     worker.kill().await;
-    assert_eq!(settled(address, &run).await["status"], "interrupted");
+    assert_eq!(api::settled(address, &run).await["status"], "interrupted");
     let shown = server.get(&format!("/interactions/{first}")).await.ok();
     assert_eq!(shown["status"], "cancelled");
     for approved in [true, false] {
@@ -178,7 +170,7 @@ async fn a_question_whose_asker_died_ends_and_the_resumed_run_asks_anew(place: A
         resolve(&second, false).send(address).await.ok()["status"],
         "denied"
     );
-    assert_eq!(settled(address, &again).await["status"], "completed");
+    assert_eq!(api::settled(address, &again).await["status"], "completed");
     let log = api::log(address, &session).await;
     assert!(
         api::said(&log, &again).contains("`edit` was not allowed"),

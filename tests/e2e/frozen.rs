@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Claim, is_terminal, prompt, session_in, session_of, text, words};
+use crate::api::{self, Claim, prompt, session_in, session_of, text, words};
 use crate::chaos::{Beside, Crowd, Tap};
 use crate::http::{Answer, Frame, Request, events};
 use crate::server::{ExecutorOptions, Place, Server, ServerOptions, executor, processes_marked};
@@ -29,14 +29,6 @@ const FROZEN: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(30);
 /// What a server that goes on needs to answer what it has held.
 const SOON: Duration = Duration::from_secs(10);
-
-async fn settled(address: SocketAddr, run: &str) -> Value {
-    let look = async || {
-        let run = api::run(address, run).await;
-        is_terminal(&run).then_some(run)
-    };
-    eventually("the run ends", LIMIT, look).await
-}
 
 /// Renews until it is told to stop, as an executor that is well does.
 async fn renewing(claim: Claim, address: SocketAddr, stop: CancellationToken) {
@@ -77,7 +69,7 @@ async fn a_frozen_executor_is_refused_everywhere_and_leaves_no_process(place: Ar
     stolen.heartbeat(address).await;
 
     worker.signal(Signal::SIGSTOP);
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(
         (&ended["status"], &ended["attempt"]),
         (&json!("interrupted"), &json!(1))
@@ -107,7 +99,7 @@ async fn a_frozen_executor_is_refused_everywhere_and_leaves_no_process(place: Ar
     assert_eq!(api::log(address, &session).await, before);
     worker.signal(Signal::SIGCONT);
     // It learns of its loss and works on; nothing of the old run is written any more.
-    assert_eq!(settled(address, &again).await["status"], "completed");
+    assert_eq!(api::settled(address, &again).await["status"], "completed");
     let log = api::log(address, &session).await;
     let later = &log[before.len()..];
     assert!(
@@ -286,7 +278,7 @@ async fn a_frozen_server_beside_another_does_no_harm() {
     send(&mut sent, silent.request("heartbeat", json!({})), at);
     // The freeze itself.
     sleep(FROZEN).await;
-    let lost = settled(to, &silent.run_id).await;
+    let lost = api::settled(to, &silent.run_id).await;
     assert_eq!(lost["status"], "interrupted", "the other one sweeps");
     let path = format!(
         "/interactions/{}/resolve",

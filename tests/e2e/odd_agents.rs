@@ -66,11 +66,7 @@ impl Stage {
     }
 
     async fn has_said(&self, run: &str, words: &str) {
-        let look = async || {
-            let log = api::log(self.address(), &self.session).await;
-            api::said(&log, run).contains(words).then_some(())
-        };
-        eventually(&format!("the agent says `{words}`"), LIMIT, look).await;
+        api::has_said(self.address(), &self.session, run, words).await;
     }
 
     /// Waits for questions that are open at the same time.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::api::{self, is_terminal, prompt, resume, session_in};
+use crate::api::{self, prompt, resume, session_in};
 use crate::server::{ExecutorOptions, Place, Server, ended_by, executor, processes_marked};
 use crate::wait::eventually;
 
@@ -20,22 +20,6 @@ const SCALE: f64 = 0.2;
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// Waits until the run's agent has said this.
-async fn has_said(address: SocketAddr, session: &str, run: &str, words: &str) {
-    let look = async || {
-        let log = api::log(address, session).await;
-        api::said(&log, run).contains(words).then_some(())
-    };
-    eventually(&format!("the agent says `{words}`"), LIMIT, look).await;
-}
-
-async fn settled(address: SocketAddr, run: &str) -> Value {
-    let look = async || {
-        let run = api::run(address, run).await;
-        is_terminal(&run).then_some(run)
-    };
-    eventually("the run ends", LIMIT, look).await
-}
-
 async fn no_process_of(run: &str, limit: Duration) {
     let mark = format!("TAPEDECK_RUN={run}");
     let look = async || processes_marked(&mark).is_empty().then_some(());
@@ -54,7 +38,7 @@ async fn a_run_goes_on_through_an_outage_of_twenty_seconds() {
     let _executor = executor(&place, &server.url(), &options);
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; stream 240 100; say end").await;
-    has_said(address, &session, &run, "chunk 3\n").await;
+    api::has_said(address, &session, &run, "chunk 3\n").await;
     server.process.kill().await;
     let before = processes_marked(&format!("TAPEDECK_RUN={run}"));
     assert!(!before.is_empty());
@@ -62,7 +46,7 @@ async fn a_run_goes_on_through_an_outage_of_twenty_seconds() {
     sleep(OUTAGE).await;
     assert_eq!(processes_marked(&format!("TAPEDECK_RUN={run}")), before);
     server.restart().await;
-    let run = settled(address, &run).await;
+    let run = api::settled(address, &run).await;
     assert_eq!(
         (&run["status"], &run["attempt"]),
         (&json!("completed"), &json!(1))
@@ -90,11 +74,11 @@ async fn an_outage_longer_than_the_lease_ends_the_agent_and_hands_the_run_back()
     let _worker = executor(&place, &server.url(), &options);
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; slow 300").await;
-    has_said(address, &session, &run, "tick 3\n").await;
+    api::has_said(address, &session, &run, "tick 3\n").await;
     server.process.kill().await;
     no_process_of(&run, LIMIT).await;
     server.restart().await;
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(
         (&ended["status"], &ended["attempt"]),
         (&json!("interrupted"), &json!(1))
@@ -114,7 +98,7 @@ async fn an_outage_longer_than_the_lease_ends_the_agent_and_hands_the_run_back()
     );
     // The executor is as good as before.
     let (again, _) = resume(address, &session, "say again").await;
-    let again = settled(address, &again).await;
+    let again = api::settled(address, &again).await;
     assert_eq!(
         (&again["status"], &again["parent_run_id"]),
         (&json!("completed"), &json!(run))
@@ -130,14 +114,14 @@ async fn a_killed_executor_leaves_no_agent_and_the_sweep_ends_its_run() {
     let mut worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; spawn; hang").await;
-    has_said(address, &session, &run, "spawned").await;
+    api::has_said(address, &session, &run, "spawned").await;
     // The agent, and its child in a session of its own.
     let marked = processes_marked(&format!("TAPEDECK_RUN={run}"));
     assert!(marked.len() >= 2, "{marked:?}");
     worker.kill().await;
     let begun = Instant::now();
     no_process_of(&run, Duration::from_secs(10)).await;
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     eprintln!("recovered after {:?}", begun.elapsed());
     assert_eq!(ended["status"], "interrupted");
     assert!(
@@ -154,7 +138,7 @@ async fn a_killed_executor_leaves_no_agent_and_the_sweep_ends_its_run() {
 
     let _next = executor(&place, &server.url(), &ExecutorOptions::named("x2"));
     let (again, _) = resume(address, &session, "say back").await;
-    let again = settled(address, &again).await;
+    let again = api::settled(address, &again).await;
     assert_eq!(
         (&again["status"], &again["executor_id"]),
         (&json!("completed"), &json!("x2"))
@@ -170,9 +154,9 @@ async fn a_frozen_executor_keeps_neither_agent_nor_run() {
     let mut worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; spawn; slow 300").await;
-    has_said(address, &session, &run, "tick 1\n").await;
+    api::has_said(address, &session, &run, "tick 1\n").await;
     worker.signal(Signal::SIGSTOP);
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(ended["status"], "interrupted");
     no_process_of(&run, Duration::from_secs(10)).await;
     let head = api::log(address, &session).await.len();
@@ -180,7 +164,7 @@ async fn a_frozen_executor_keeps_neither_agent_nor_run() {
     // It learns of its loss and works on; nothing of the old run is written any more.
     let (again, at) = resume(address, &session, "say awake").await;
     assert_eq!(at, head as u64 + 1);
-    assert_eq!(settled(address, &again).await["status"], "completed");
+    assert_eq!(api::settled(address, &again).await["status"], "completed");
     let log = api::log(address, &session).await;
     assert!(
         log[head..]

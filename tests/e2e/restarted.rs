@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::api::{self, is_terminal, prompt, resume, session_in, text};
+use crate::api::{self, prompt, resume, session_in, text};
 use crate::chaos::Tap;
 use crate::server::{ExecutorOptions, Place, Process, Server, executor, processes_marked};
 use crate::wait::eventually;
@@ -26,22 +25,6 @@ on_both_stores! {
 const LIMIT: Duration = Duration::from_mins(1);
 /// A lease of 10 s is 2 s.
 const SCALE: f64 = 0.2;
-
-async fn settled(address: SocketAddr, run: &str) -> Value {
-    let look = async || {
-        let run = api::run(address, run).await;
-        is_terminal(&run).then_some(run)
-    };
-    eventually("the run ends", LIMIT, look).await
-}
-
-async fn has_said(address: SocketAddr, session: &str, run: &str, words: &str) {
-    let look = async || {
-        let log = api::log(address, session).await;
-        api::said(&log, run).contains(words).then_some(())
-    };
-    eventually(&format!("the agent says `{words}`"), LIMIT, look).await;
-}
 
 fn of_run(run: &str) -> Vec<i32> {
     processes_marked(&format!("TAPEDECK_RUN={run}"))
@@ -124,7 +107,7 @@ async fn a_killed_executors_run_is_reported_by_its_next_start(place: Arc<Place>)
     let mut worker = executor(&place, &url, &options);
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; spawn; stream 100000 50").await;
-    has_said(address, &session, &run, "chunk 3\n").await;
+    api::has_said(address, &session, &run, "chunk 3\n").await;
     server.process.kill().await;
     has_spooled(&place, "chunk 60\n").await;
     is_hidden(&tap.texts("claim_token").pop().unwrap(), &place, &run);
@@ -135,7 +118,7 @@ async fn a_killed_executors_run_is_reported_by_its_next_start(place: Arc<Place>)
 
     server.restart().await;
     let _next = executor(&place, &url, &options);
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(
         (&ended["status"], &ended["attempt"], &ended["error"]),
         (
@@ -161,7 +144,7 @@ async fn a_killed_executors_run_is_reported_by_its_next_start(place: Arc<Place>)
     }
     nothing_is_spooled(&place).await;
     let (again, _) = resume(address, &session, "say back").await;
-    let again = settled(address, &again).await;
+    let again = api::settled(address, &again).await;
     assert_eq!(
         (&again["status"], &again["parent_run_id"]),
         (&json!("completed"), &json!(run))
@@ -176,9 +159,9 @@ async fn a_claim_that_is_over_is_left_alone_by_the_next_start(place: Arc<Place>)
     let mut worker = executor(&place, &server.url(), &options);
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; stream 100000 50").await;
-    has_said(address, &session, &run, "chunk 3\n").await;
+    api::has_said(address, &session, &run, "chunk 3\n").await;
     worker.kill().await;
-    let ended = settled(address, &run).await;
+    let ended = api::settled(address, &run).await;
     assert_eq!(ended["status"], "interrupted");
     let log = api::log(address, &session).await;
     assert!(!spooled(&place).is_empty());
@@ -224,7 +207,7 @@ async fn orphans_of_a_dead_executor_are_ended_by_the_next_start_and_a_living_one
     for pool in ["dies", "lives"] {
         let session = session_in(address, pool).await;
         let (run, _) = prompt(address, &session, "say begin; spawn; ignore-cancel 300").await;
-        has_said(address, &session, &run, "tick 1\n").await;
+        api::has_said(address, &session, &run, "tick 1\n").await;
         runs.push(run);
     }
     let [orphaned, other] = &runs[..] else {
@@ -238,7 +221,7 @@ async fn orphans_of_a_dead_executor_are_ended_by_the_next_start_and_a_living_one
     let _next = executor(&place, &server.url(), &options("next"));
     let gone = async || of_run(orphaned).is_empty().then_some(());
     eventually("the orphans are ended", LIMIT, gone).await;
-    let ended = settled(address, orphaned).await;
+    let ended = api::settled(address, orphaned).await;
     assert_eq!(ended["error"], "the executor was restarted");
     assert_eq!(of_run(other), before);
     assert_eq!(api::run(address, other).await["status"], "running");

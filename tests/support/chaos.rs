@@ -18,18 +18,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::Request;
+use crate::seed::number;
 
 /// How long each chaos test makes trouble, in seconds, where that is longer than by default.
 const SECONDS: &str = "TAPEDECK_TEST_CHAOS_SECONDS";
 
 /// How long a test makes trouble.
 pub(crate) fn trouble(default: Duration) -> Duration {
-    let Some(given) = std::env::var_os(SECONDS) else {
-        return default;
-    };
-    let seconds = given.to_str().and_then(|text| text.parse().ok());
-    let seconds = seconds.unwrap_or_else(|| panic!("{SECONDS} must be a number"));
-    default.max(Duration::from_secs(seconds))
+    number(SECONDS).map_or(default, |seconds| default.max(Duration::from_secs(seconds)))
 }
 
 /// Lets a random time pass. It waits for nothing: the moment of what follows is what is random.

@@ -50,7 +50,8 @@ impl fmt::Display for Seed {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+/// A number that a variable holds.
+pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var_os(name)?;
     let number = text.to_str().and_then(|text| text.parse().ok());
     Some(number.unwrap_or_else(|| panic!("{name} must be a number")))

@@ -1,15 +1,12 @@
 //! What runs changed in their workspaces.
 
 use bytes::Bytes;
-use http_body_util::BodyExt;
 use tapedeck_domain::SessionId;
 use tapedeck_protocol::changes::{ChangesQuery, ChangesResponse};
-use tokio::time::timeout;
 
 use crate::Result;
-use crate::call::{Call, broken};
+use crate::call::Call;
 use crate::connect::Client;
-use crate::error::Error;
 
 fn of_session(id: SessionId, what: &str, query: &ChangesQuery) -> Call {
     Call::get(&["sessions", &id.to_string(), what])
@@ -26,11 +23,8 @@ impl Client {
     /// The patch of what a run changed; it holds whatever bytes the files hold.
     pub async fn patch(&self, id: SessionId, query: &ChangesQuery) -> Result<Bytes> {
         let call = of_session(id, "patch", query).accept("*/*");
-        let body = self.open(call).await?.into_body();
-        let deadline = self.target.options.deadline;
-        let whole = timeout(deadline, body.collect()).await;
-        let whole = whole.map_err(|_elapsed| Error::Timeout(deadline))?;
-        Ok(whole.map_err(broken)?.to_bytes())
+        let (_, patch) = self.send(call).await?;
+        Ok(patch)
     }
 }
 
@@ -48,14 +42,15 @@ mod tests {
         };
         let pieces = || vec![Bytes::from_static(b"diff "), Bytes::from_static(b"\xff\n")];
         let (client, log) = scripted([
-            Answer::Body(200, pieces(), Tail::Close),
             Answer::Body(200, pieces(), Tail::Break),
+            Answer::Body(200, pieces(), Tail::Close),
         ]);
         let patch = client.patch(session, &query).await.unwrap();
         assert_eq!(&patch[..], b"diff \xff\n");
         let uri = log.lock().unwrap()[0].uri.clone();
         let expected = "/sessions/01890000-0000-7000-8000-000000000001/patch";
         assert_eq!((uri.path(), uri.query()), (expected, Some("scope=session")));
-        assert!(client.patch(session, &query).await.is_err());
+        // The one that broke was asked for again.
+        assert_eq!(log.lock().unwrap().len(), 2);
     }
 }

@@ -122,11 +122,19 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The whole session of a locked head, which may hold what is not written yet.
+    pub(crate) async fn lock_with(
+        &mut self,
+        head: SessionHead,
+    ) -> Result<LockedSession, StoreError> {
+        let locked = self.tx.lock_session_by_key(head.session_key).await?;
+        Ok(LockedSession { head, ..locked })
+    }
+
     async fn own_locked_run(&mut self, mut locked: LockedRun) -> Result<LockedRun, Failure> {
         let id = locked.run_id;
         if self.authorise(&mut locked.head)? == Grant::TakenOver {
-            let mut session = self.tx.lock_session_by_key(locked.head.session_key).await?;
-            session.head = locked.head;
+            let mut session = self.lock_with(locked.head).await?;
             self.take_over(&mut session).await?;
             self.save(&session).await?;
             locked = self
@@ -320,11 +328,8 @@ impl<'a> Context<'a> {
         if !is_new || queue::affinity_ms(target, self.timing) == 0 {
             return Ok(None);
         }
-        let Some(last) = self.tx.last_executor(run.session_key).await? else {
-            return Ok(None);
-        };
-        let known = self.tx.executor(&last).await?;
-        Ok(known.and_then(|last| queue::prefer(target, &last, ready_at, self.now, self.timing)))
+        let last = self.tx.last_executor(run.session_key).await?;
+        Ok(last.and_then(|last| queue::prefer(target, &last, ready_at, self.now, self.timing)))
     }
 
     /// Shows a live run's status in its record and in its session's summary.

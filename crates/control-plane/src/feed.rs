@@ -2,7 +2,9 @@
 //! changed. Published after COMMIT and only then (rules R18, R21). A hint says "read again" and
 //! proves nothing; readers subscribe first, then read, then wait.
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -190,13 +192,52 @@ fn size(event: &SharedEvent) -> usize {
     event.record.payload.as_str().len() + 200
 }
 
+/// Counters that move when what somebody waits for may have come, alive while somebody waits.
+#[derive(Debug)]
+struct Counters<K>(Mutex<HashMap<K, watch::Sender<u64>>>);
+
+impl<K> Default for Counters<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq + Hash> Counters<K> {
+    fn subscribe(&self, key: K) -> watch::Receiver<u64> {
+        let mut counters = self.0.lock();
+        if counters.len() > 64 {
+            counters.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        counters
+            .entry(key)
+            .or_insert_with(|| watch::Sender::new(0))
+            .subscribe()
+    }
+
+    fn moved<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        if let Some(sender) = self.0.lock().get(key) {
+            sender.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn all_moved(&self) {
+        for sender in self.0.lock().values() {
+            sender.send_modify(|count| *count += 1);
+        }
+    }
+}
+
 /// The hub of all hints of a process.
 #[derive(Debug)]
 pub(crate) struct Feed {
     sessions: Mutex<HashMap<SessionId, Weak<SessionFeed>>>,
-    queues: Mutex<HashMap<QueueKey, watch::Sender<u64>>>,
-    runs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
-    executors: Mutex<HashMap<String, watch::Sender<u64>>>,
+    queues: Counters<QueueKey>,
+    runs: Counters<RunId>,
+    executors: Counters<String>,
     /// Moves with every event of any session.
     any: watch::Sender<u64>,
     ring_events: usize,
@@ -207,9 +248,9 @@ impl Feed {
     pub(crate) fn new(ring_events: usize, ring_bytes: usize) -> Self {
         Self {
             sessions: Mutex::default(),
-            queues: Mutex::default(),
-            runs: Mutex::default(),
-            executors: Mutex::default(),
+            queues: Counters::default(),
+            runs: Counters::default(),
+            executors: Counters::default(),
             any: watch::Sender::new(0),
             ring_events,
             ring_bytes,
@@ -240,12 +281,7 @@ impl Feed {
 
     /// A counter that moves when work for the queue may have come.
     pub(crate) fn queue(&self, key: &QueueKey) -> watch::Receiver<u64> {
-        let mut queues = self.queues.lock();
-        queues.retain(|_, sender| sender.receiver_count() > 0);
-        queues
-            .entry(key.clone())
-            .or_insert_with(|| watch::Sender::new(0))
-            .subscribe()
+        self.queues.subscribe(key.clone())
     }
 
     /// A counter that moves when any session may have a new event.
@@ -255,35 +291,16 @@ impl Feed {
 
     /// A counter that moves when the run or one of its questions changes.
     pub(crate) fn run(&self, id: RunId) -> watch::Receiver<u64> {
-        let mut runs = self.runs.lock();
-        if runs.len() > 64 {
-            runs.retain(|_, sender| sender.receiver_count() > 0);
-        }
-        runs.entry(id)
-            .or_insert_with(|| watch::Sender::new(0))
-            .subscribe()
+        self.runs.subscribe(id)
     }
 
     /// A counter that moves when the executor is told something or may take more runs.
     pub(crate) fn executor(&self, executor_id: &str) -> watch::Receiver<u64> {
-        let mut executors = self.executors.lock();
-        executors.retain(|_, sender| sender.receiver_count() > 0);
-        executors
-            .entry(executor_id.to_owned())
-            .or_insert_with(|| watch::Sender::new(0))
-            .subscribe()
-    }
-
-    fn executor_moved(&self, executor_id: &str) {
-        if let Some(sender) = self.executors.lock().get(executor_id) {
-            sender.send_modify(|count| *count += 1);
-        }
+        self.executors.subscribe(executor_id.to_owned())
     }
 
     pub(crate) fn queue_moved(&self, key: &QueueKey) {
-        if let Some(sender) = self.queues.lock().get(key) {
-            sender.send_modify(|count| *count += 1);
-        }
+        self.queues.moved(key);
     }
 
     /// The sessions that are followed.
@@ -306,18 +323,8 @@ impl Feed {
     /// Makes every held request read again.
     pub(crate) fn wake_held(&self) {
         self.any.send_modify(|count| *count += 1);
-        for sender in self.queues.lock().values() {
-            sender.send_modify(|count| *count += 1);
-        }
-        for sender in self.runs.lock().values() {
-            sender.send_modify(|count| *count += 1);
-        }
-    }
-
-    fn run_moved(&self, run: RunId) {
-        if let Some(sender) = self.runs.lock().get(&run) {
-            sender.send_modify(|count| *count += 1);
-        }
+        self.queues.all_moved();
+        self.runs.all_moved();
     }
 
     fn session_deleted(&self, session: SessionId) {
@@ -349,8 +356,8 @@ impl Feed {
                 self.any.send_modify(|count| *count += 1);
             }
             Hint::Deleted(session_id) => self.session_deleted(session_id),
-            Hint::Run(run_id) => self.run_moved(run_id),
-            Hint::Executor(executor_id) => self.executor_moved(&executor_id),
+            Hint::Run(run_id) => self.runs.moved(&run_id),
+            Hint::Executor(executor_id) => self.executors.moved(executor_id.as_str()),
             Hint::Queue {
                 executor_kind,
                 pool,
@@ -386,10 +393,10 @@ impl Feed {
             self.queue_moved(key);
         }
         for run in effects.runs {
-            self.run_moved(run);
+            self.runs.moved(&run);
         }
         for executor in &effects.executors {
-            self.executor_moved(executor);
+            self.executors.moved(executor.as_str());
         }
         if any {
             self.any.send_modify(|count| *count += 1);

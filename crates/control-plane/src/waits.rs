@@ -101,6 +101,8 @@ impl ControlPlane {
         if wait.is_zero() || first.cancel_requested || !self.hold(&mut hint, deadline).await {
             return Ok(first);
         }
+        // It is written, and another heartbeat may have written a newer one meanwhile.
+        beat.agent_state = None;
         self.inner.execute(beat).await
     }
 

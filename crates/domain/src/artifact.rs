@@ -1,49 +1,20 @@
 //! Artifacts: what an executor keeps of a run beside its events, such as the patch of what it
 //! changed. Each has a name that is given once; a later attempt of the run replaces it.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::digest::Digest;
 use crate::id::RunId;
 use crate::limits;
-use crate::rejection::{Rejection, UnknownWord};
+use crate::rejection::Rejection;
+use crate::session::text_enum;
 use crate::time::Timestamp;
 
-/// How an artifact's content is written down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Encoding {
-    /// As it is.
-    Text,
-    /// In base64, for what is no text.
-    Base64,
-}
-
-impl Encoding {
-    /// The word in a store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Base64 => "base64",
-        }
-    }
-}
-
-impl fmt::Display for Encoding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Encoding {
-    type Err = UnknownWord;
-
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        match word {
-            "text" => Ok(Self::Text),
-            "base64" => Ok(Self::Base64),
-            _ => Err(UnknownWord::new("encoding", word)),
-        }
+text_enum! {
+    /// How an artifact's content is written down.
+    Encoding {
+        /// As it is.
+        Text = "text",
+        /// In base64, for what is no text.
+        Base64 = "base64",
     }
 }
 

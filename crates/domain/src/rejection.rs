@@ -8,19 +8,19 @@ use crate::time::Timestamp;
 
 /// A word that is none of a closed list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no {list}")]
+#[error("must be one of {}, not `{word}`", words.join(", "))]
 pub struct UnknownWord {
     /// The list.
-    pub list: &'static str,
+    pub words: &'static [&'static str],
     /// The word, cut to 64 characters.
     pub word: String,
 }
 
 impl UnknownWord {
     /// Names the list and the word.
-    pub fn new(list: &'static str, word: &str) -> Self {
+    pub fn new(words: &'static [&'static str], word: &str) -> Self {
         Self {
-            list,
+            words,
             word: word.chars().take(64).collect(),
         }
     }

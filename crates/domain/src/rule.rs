@@ -220,15 +220,6 @@ pub enum Admission {
     New(ApprovalRule),
 }
 
-impl Admission {
-    /// The rule that stands from now on.
-    pub fn into_rule(self) -> ApprovalRule {
-        match self {
-            Self::Known(rule) | Self::New(rule) => rule,
-        }
-    }
-}
-
 fn fields(arguments: &Value) -> Option<&Map<String, Value>> {
     arguments.as_object().filter(|fields| !fields.is_empty())
 }

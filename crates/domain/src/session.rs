@@ -40,7 +40,7 @@ macro_rules! text_enum {
                     .iter()
                     .copied()
                     .find(|value| value.as_str() == text)
-                    .ok_or_else(|| crate::rejection::UnknownWord::new(stringify!($name), text))
+                    .ok_or_else(|| crate::rejection::UnknownWord::new(&[$($text,)*], text))
             }
         }
     };

@@ -2,11 +2,11 @@
 //! executor from a dead one, and the end of the agents that dead ones left behind; it must never touch
 //! what a living one owns.
 
-use std::fs::{DirBuilder, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::files::{if_there, private_dir};
 use crate::process::sweep_executor_leftovers;
 
 /// The record of a living executor: a file that is locked as long as the process lives.
@@ -26,7 +26,7 @@ impl Instance {
     ) -> io::Result<(Self, Vec<Dead>)> {
         let (folder, spools) = (state_dir.join("instances"), state_dir.join("spool"));
         for path in [&folder, &spools] {
-            DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+            private_dir(path)?;
         }
         // Locked before it has its name, or another start could take it for a dead one's.
         let record = folder.join(instance_id);
@@ -60,11 +60,7 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         // Runs that could not be reported are left to the next start, which finds them by the record.
-        let nothing_left = match std::fs::remove_dir(&self.spool) {
-            Ok(()) => true,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        };
-        if nothing_left {
+        if if_there(std::fs::remove_dir(&self.spool)).is_ok() {
             drop(std::fs::remove_file(&self.record));
         }
     }
@@ -87,12 +83,12 @@ impl Dead {
 
     /// Nothing of it is of use any more.
     pub(crate) fn remove(self) {
-        match std::fs::remove_dir_all(&self.spool) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+        match if_there(std::fs::remove_dir_all(&self.spool)) {
+            Ok(_) => drop(std::fs::remove_file(&self.record)),
+            Err(error) => {
                 let path = self.spool.display();
                 tracing::warn!(%path, %error, "spool could not be removed");
             }
-            Ok(()) | Err(_) => drop(std::fs::remove_file(&self.record)),
         }
     }
 }
@@ -107,11 +103,9 @@ fn dead_instances(folder: &Path, spools: &Path, own: &str) -> io::Result<Vec<Dea
         if name == own || name.starts_with('.') {
             continue;
         }
-        let file = match File::open(entry.path()) {
-            Ok(file) => file,
-            // Its owner ended in good order meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
+        // Without a file its owner ended in good order meanwhile.
+        let Some(file) = if_there(File::open(entry.path()))? else {
+            continue;
         };
         match file.try_lock() {
             Ok(()) => dead.push(Dead {

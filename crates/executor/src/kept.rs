@@ -2,9 +2,7 @@
 //! their form and their removal. The token must never lie on the disk as it is: agents work under
 //! the same user, and some look around.
 
-use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tapedeck_client::Client;
 use tapedeck_domain::RunId;
 
+use crate::files::{if_there, private_dir, private_file};
 use crate::held::{ClaimKey, Held};
 
 const CLAIM: &str = "claim";
@@ -70,10 +69,7 @@ impl KeptClaim {
     }
 
     fn write(&self, folder: &Path, client: &Client, held: &Held) -> io::Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)?;
+        private_dir(folder)?;
         let token = client.seal(&seal_name(held.run_id, held.attempt), &held.token);
         let record = Record {
             server: client.base_url().to_string(),
@@ -93,24 +89,16 @@ impl KeptClaim {
     /// The run has ended, or is not ours any more.
     pub(crate) fn remove(&self) {
         for path in [&self.claim, &self.events] {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(path = %path.display(), %error, "file could not be removed");
-                }
-                Ok(()) | Err(_) => {}
+            if let Err(error) = if_there(std::fs::remove_file(path)) {
+                tracing::warn!(path = %path.display(), %error, "file could not be removed");
             }
         }
     }
 
     /// The claims in a folder.
     pub(crate) fn all_in(folder: &Path) -> io::Result<Vec<Self>> {
-        let entries = match std::fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let mut found = Vec::new();
-        for entry in entries {
+        for entry in if_there(std::fs::read_dir(folder))?.into_iter().flatten() {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == CLAIM) {
                 found.push(Self::named(&path));
@@ -165,22 +153,13 @@ impl KeptClaim {
     }
 }
 
-/// A new file for its owner's eyes only.
-fn private_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-}
-
 fn seal_name(run_id: RunId, attempt: u32) -> String {
     format!("claim {run_id} {attempt}")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
 
     use tapedeck_client::Secret;

@@ -13,6 +13,7 @@ mod changes;
 mod claim;
 mod config;
 mod executor;
+mod files;
 mod heartbeat;
 mod held;
 mod insist;

@@ -13,6 +13,7 @@ use tapedeck_domain::settle::Ending;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::batch::Batch;
+use crate::files::if_there;
 use crate::held::{ClaimKey, Held, Stop};
 use crate::instance::Dead;
 use crate::kept::{KeptClaim, Reopened};
@@ -91,11 +92,10 @@ async fn deliver_spooled(
     held: &Arc<Held>,
     client: &Client,
 ) -> Result<Option<u64>, String> {
-    let file = match tokio::fs::File::open(path).await {
-        Ok(file) => file,
+    let opened = if_there(tokio::fs::File::open(path).await);
+    let Some(file) = opened.map_err(|error| format!("its spool can't be read: {error}"))? else {
         // It died before its agent had begun.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("its spool can't be read: {error}")),
+        return Ok(None);
     };
     let batch = Batch::new(held);
     let mut lines = BufReader::new(file);

@@ -7,13 +7,15 @@
 //! may be cut off where its writer was killed: then it was never sent.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::files::private_file;
 
 /// Batches of one run, oldest first. The file is its maker's to remove.
 #[derive(Debug)]
@@ -34,15 +36,8 @@ struct Entry {
 impl Spool {
     /// An empty spool in this file, for its owner's eyes only.
     pub(crate) fn create(path: &Path, limit: u64) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)?;
         Ok(Self {
-            file: Arc::new(file),
+            file: Arc::new(private_file(path)?),
             batches: VecDeque::new(),
             end: 0,
             limit,

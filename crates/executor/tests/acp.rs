@@ -59,6 +59,29 @@ async fn a_turn_completes_with_its_events_in_order() {
 }
 
 #[tokio::test]
+async fn reports_of_no_known_shape_end_nothing_and_are_kept_whole() {
+    let unknown = json!({"sessionUpdate": "something_new", "x": 1});
+    let mut odd = Vec::new();
+    for params in [
+        json!("x"),
+        json!([1]),
+        json!({"sessionId": "s1", "update": "x"}),
+    ] {
+        let line = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
+        odd.push(json!(["raw", format!("{line}\n")]));
+    }
+    odd.push(json!(["update", unknown]));
+    odd.push(json!(["say", "done"]));
+    let played = Stage::new(&json!(odd)).play().await;
+    assert_eq!(played.text(), "done");
+    let last = played
+        .events
+        .iter()
+        .rfind(|event| event.kind == "agent.raw");
+    assert_eq!(last.unwrap().payload, json!({ "update": unknown }));
+}
+
+#[tokio::test]
 async fn a_permission_is_answered_by_the_kind_of_option() {
     for (answer, option) in [
         (approved(Scope::Once), "the-allow_once"),

@@ -292,9 +292,8 @@ async fn a_state_that_lies_elsewhere_is_not_tried() {
     let mut stage = Stage::with(json!({"options": {"capabilities": {"loadSession": true}},
         "steps": [["echo_prompt"]]}));
     stage.turn.agent_state = Some(left);
-    let other = stage.fixture.dir.path().join("state");
-    std::fs::create_dir_all(&other).unwrap();
-    let place = played.fixture.dir.path().join("state/place");
-    std::fs::copy(place, other.join("place")).unwrap();
+    let place = played.fixture.launcher.state_dir.join("place");
+    let place = std::fs::read_to_string(place).unwrap();
+    stage.fixture.name_place(&place);
     assert_eq!(stage.play().await.text(), "do it");
 }

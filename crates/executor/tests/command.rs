@@ -174,11 +174,11 @@ async fn a_silent_program_is_ended() {
 /// A program in the format of threads, turns and items, that is told its conversation by `--again`.
 async fn thread(script: &str, agent_state: Option<Value>) -> (Outcome, Vec<AgentEvent>) {
     let fixture = Fixture::new();
+    fixture.name_place("here");
     let command = shell_words::join(["sh", "-c", script, "program", "{resume}", "-v"]);
     let options = CommandOptions {
         format: Format::CodexJson,
         resume: ["--again", "{session}"].map(str::to_owned).to_vec(),
-        place: "here".to_owned(),
         ..CommandOptions::default()
     };
     let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
@@ -303,7 +303,7 @@ async fn a_state_that_is_not_this_programs_is_not_used() {
     for (state, reason) in [
         (
             state("t-1", "codex-json", "elsewhere"),
-            "the state is of another machine",
+            "the state lies with another executor",
         ),
         (
             state("t-1", "gemini-json", "here"),

@@ -64,11 +64,11 @@ fn interrupted(format: Format, scenario: &str) -> String {
 /// Plays a script as a turn. It is cancelled once the script says that it is ready.
 async fn play(format: Format, script: &str, agent_state: Option<Value>) -> Value {
     let fixture = Fixture::new();
+    fixture.name_place("here");
     let command = shell_words::join(["sh", "-c", script, "program"]);
     let options = CommandOptions {
         format,
         resume: ["--resume", "{session}"].map(str::to_owned).to_vec(),
-        place: "here".to_owned(),
         ..CommandOptions::default()
     };
     let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());

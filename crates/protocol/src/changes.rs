@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tapedeck_domain::{RunId, SessionId};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::page::QueryFault;
+use crate::page::{self, QueryFault};
 
 /// The artifact with the table of a run's own changes.
 pub const RUN_CHANGES: &str = "run.diff";
@@ -141,8 +141,7 @@ pub struct ChangesQuery {
 impl ChangesQuery {
     /// The run and the scope.
     pub fn check(&self) -> Result<(Option<RunId>, ChangeScope), QueryFault> {
-        let run_id = self.run_id.as_deref().map(str::parse).transpose();
-        let run_id = run_id.map_err(|_broken| QueryFault::parameter("run_id", "must be a UUID"))?;
+        let run_id = page::id("run_id", self.run_id.as_deref())?;
         let scope = match self.scope.as_deref() {
             None | Some("run") => ChangeScope::Run,
             Some("session") => ChangeScope::Session,

@@ -124,18 +124,7 @@ pub struct InteractionSelection {
 impl InteractionsQuery {
     /// Checks every parameter.
     pub fn check(self) -> Result<InteractionSelection, QueryFault> {
-        let status = match self.status.as_deref().map(str::parse) {
-            None => None,
-            Some(Ok(status)) => Some(status),
-            Some(Err(_)) => {
-                let words = InteractionStatus::ALL.iter().map(|status| status.as_str());
-                let words = words.collect::<Vec<_>>().join(", ");
-                return Err(QueryFault::parameter(
-                    "status",
-                    format!("must be one of {words}"),
-                ));
-            }
-        };
+        let status = page::word("status", self.status.as_deref())?;
         let session_id = page::id("session_id", self.session_id.as_deref())?;
         let page = PageQuery {
             limit: self.limit,

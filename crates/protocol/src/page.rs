@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tapedeck_domain::limits;
-use tapedeck_domain::rejection::FieldError;
+use tapedeck_domain::rejection::{FieldError, UnknownWord};
 use utoipa::IntoParams;
 
 use crate::error::ErrorCode;
@@ -98,6 +98,15 @@ pub(crate) fn limit(text: Option<&str>, default: u32, most: u32) -> Result<u32, 
             format!("must be 1 to {most}"),
         )),
     }
+}
+
+/// Reads a parameter that is one of a few words.
+pub(crate) fn word<T: FromStr<Err = UnknownWord>>(
+    path: &str,
+    text: Option<&str>,
+) -> Result<Option<T>, QueryFault> {
+    let word = text.map(T::from_str).transpose();
+    word.map_err(|error| QueryFault::parameter(path, error.to_string()))
 }
 
 /// Reads an identifier of a query.

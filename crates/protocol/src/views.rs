@@ -200,14 +200,8 @@ pub struct TranscriptQuery {
 impl TranscriptQuery {
     /// Checks the format.
     pub fn check(&self) -> Result<TranscriptFormat, QueryFault> {
-        match self.format.as_deref().map(str::parse) {
-            None => Ok(TranscriptFormat::Markdown),
-            Some(Ok(format)) => Ok(format),
-            Some(Err(_)) => Err(QueryFault::parameter(
-                "format",
-                "must be `md`, `json` or `jsonl`",
-            )),
-        }
+        let format = page::word("format", self.format.as_deref())?;
+        Ok(format.unwrap_or(TranscriptFormat::Markdown))
     }
 }
 

@@ -5,11 +5,10 @@ use std::fmt;
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
-use serde_json::value::RawValue;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, QueryBuilder, Row as _};
 use tapedeck_domain::digest::Digest;
-use tapedeck_store::archive::{Cell, Column, Kind, TABLES, Table, Translation};
+use tapedeck_store::archive::{Cell, Column, Kind, TABLES, Table, Translation, is_json};
 use tapedeck_store::{Archive, ArchiveError, RowSink, RowSource, StoreError};
 use uuid::Uuid;
 
@@ -145,7 +144,7 @@ pub(crate) async fn unreadable(
 
 fn is_readable(row: &PgRow, index: usize, table: &'static Table, column: &Column) -> bool {
     match (column.kind, cell(row, index, table, column)) {
-        (Kind::Json, Ok(Cell::Text(text))) => serde_json::from_str::<&RawValue>(&text).is_ok(),
+        (Kind::Json, Ok(Cell::Text(text))) => is_json(&text),
         (_, read) => read.is_ok(),
     }
 }
@@ -162,14 +161,7 @@ impl fmt::Display for Key<'_> {
             let column = self.table.columns.get(index)?;
             cell(self.row, index, self.table, column).ok()
         });
-        match key {
-            Some(Cell::Integer(number)) => number.fmt(f),
-            Some(Cell::Text(text)) => text.fmt(f),
-            Some(Cell::Id(id)) => id.fmt(f),
-            Some(Cell::Null | Cell::Flag(_) | Cell::Digest(_)) | None => {
-                f.write_str("without a key")
-            }
-        }
+        key.unwrap_or(Cell::Null).fmt(f)
     }
 }
 

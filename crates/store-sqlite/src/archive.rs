@@ -5,10 +5,9 @@ use std::fmt;
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
-use serde_json::value::RawValue;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Connection as _, QueryBuilder, Row as _, Sqlite, SqliteConnection};
-use tapedeck_store::archive::{Cell, Column, Kind, TABLES, Table, Translation};
+use tapedeck_store::archive::{Cell, Column, Kind, TABLES, Table, Translation, is_json};
 use tapedeck_store::{Archive, ArchiveError, RowSink, RowSource, StoreError};
 use uuid::Uuid;
 
@@ -149,7 +148,7 @@ pub(crate) async fn unreadable(
 
 fn is_readable(row: &SqliteRow, index: usize, table: &'static Table, column: &Column) -> bool {
     match (column.kind, cell(row, index, table, column)) {
-        (Kind::Json, Ok(Cell::Text(text))) => serde_json::from_str::<&RawValue>(&text).is_ok(),
+        (Kind::Json, Ok(Cell::Text(text))) => is_json(&text),
         (_, read) => read.is_ok(),
     }
 }
@@ -166,14 +165,7 @@ impl fmt::Display for Key<'_> {
             let column = self.table.columns.get(index)?;
             cell(self.row, index, self.table, column).ok()
         });
-        match key {
-            Some(Cell::Integer(number)) => number.fmt(f),
-            Some(Cell::Text(text)) => text.fmt(f),
-            Some(Cell::Id(id)) => id.fmt(f),
-            Some(Cell::Null | Cell::Flag(_) | Cell::Digest(_)) | None => {
-                f.write_str("without a key")
-            }
-        }
+        key.unwrap_or(Cell::Null).fmt(f)
     }
 }
 

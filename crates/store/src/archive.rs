@@ -5,7 +5,10 @@
 pub mod lines;
 mod tables;
 
+use std::fmt;
+
 use async_trait::async_trait;
+use serde_json::value::RawValue;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::id::{DeploymentId, LogId};
 use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
@@ -89,6 +92,23 @@ pub enum Cell {
     Id(Uuid),
     /// Of [`Kind::Digest`].
     Digest(Digest),
+}
+
+/// A key as messages name it.
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => number.fmt(f),
+            Self::Text(text) => text.fmt(f),
+            Self::Id(id) => id.fmt(f),
+            Self::Null | Self::Flag(_) | Self::Digest(_) => f.write_str("without a key"),
+        }
+    }
+}
+
+/// Whether a text is JSON.
+pub fn is_json(text: &str) -> bool {
+    serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 /// Where a copy comes from.

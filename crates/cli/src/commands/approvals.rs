@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// List questions, newest first; those that wait, unless told otherwise
     List {
         /// Questions in this state: pending, approved, denied, expired, cancelled
-        #[arg(long, value_parser = status, default_value = "pending", conflicts_with = "all")]
+        #[arg(long, default_value = "pending", conflicts_with = "all")]
         status: InteractionStatus,
         /// Questions in any state
         #[arg(long)]
@@ -38,7 +38,7 @@ pub(crate) enum Command {
         /// The question
         question: InteractionId,
         /// How far the yes reaches: once, session, always
-        #[arg(long, value_parser = scope, default_value = "once")]
+        #[arg(long, default_value = "once")]
         scope: Scope,
         /// Words for the agent
         #[arg(long, value_name = "TEXT")]
@@ -79,26 +79,12 @@ pub(crate) enum Command {
         /// The question
         question: InteractionId,
         /// How far the no reaches: once, session, always
-        #[arg(long, value_parser = scope, default_value = "once")]
+        #[arg(long, default_value = "once")]
         scope: Scope,
         /// Words for the agent
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
-}
-
-fn status(text: &str) -> Result<InteractionStatus, String> {
-    let words = InteractionStatus::ALL.iter().map(|status| status.as_str());
-    let words = words.collect::<Vec<_>>().join(", ");
-    text.parse()
-        .map_err(|_unknown| format!("must be one of {words}"))
-}
-
-fn scope(text: &str) -> Result<Scope, String> {
-    let words = Scope::ALL.iter().map(|scope| scope.as_str());
-    let words = words.collect::<Vec<_>>().join(", ");
-    text.parse()
-        .map_err(|_unknown| format!("must be one of {words}"))
 }
 
 /// Runs one of them.

@@ -89,13 +89,11 @@ impl Turn {
             }
             Script::Steps(steps) => {
                 for step in steps {
-                    match step {
-                        Step::IgnoreCancel(time) => self.tick(time).await?,
-                        Step::LateAsk(call) => self.late_ask(&call).await?,
-                        step => {
-                            self.until_cancelled(async |turn| turn.step(step).await)
-                                .await?;
-                        }
+                    if matches!(step, Step::IgnoreCancel(_) | Step::LateAsk(_)) {
+                        self.step(step).await?;
+                    } else {
+                        self.until_cancelled(async |turn| turn.step(step).await)
+                            .await?;
                     }
                 }
                 self.until_cancelled(async |_turn| Ok(())).await

@@ -230,7 +230,6 @@ impl Start {
                     prompt,
                     format,
                     resume,
-                    place: place(&launcher),
                     ..CommandOptions::default()
                 };
                 let backend = CommandBackend::new(&line, self.environment, launcher, options);
@@ -238,13 +237,6 @@ impl Start {
             }
         }
     }
-}
-
-/// Where agents of this executor keep what is theirs: agents keep it in the home directory, which
-/// executors with one state directory share.
-fn place(launcher: &Launcher) -> String {
-    let host = config::host_name().unwrap_or_default();
-    format!("{host}:{}", launcher.state_dir.display())
 }
 
 fn missing(name: &str, programs: &[String]) -> anyhow::Error {

@@ -53,8 +53,7 @@ impl Command for Ask {
         if live.state.claim().is_none() {
             return Err(Rejection::ClaimLost.into());
         }
-        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
-        locked.head = head;
+        let mut locked = context.lock_with(head).await?;
         let rule = match &self.question.asked {
             Asked::Approval(tool) => {
                 let namespace = &locked.session.namespace;

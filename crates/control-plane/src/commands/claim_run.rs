@@ -69,7 +69,7 @@ impl Command for ClaimRun {
             return self.replay(context, earlier.run_id, earlier.attempt).await;
         }
         let now = context.now;
-        let standing = context.tx.lock_executor(&self.contact, now).await?;
+        let standing = context.tx.standing(&self.contact, now).await?;
         may_claim(&self.contact, standing)?;
         let filter = ClaimFilter {
             executor_kind: self.contact.executor_kind.clone(),
@@ -79,14 +79,20 @@ impl Command for ClaimRun {
             session_id: self.session_id,
             owner_id: context.authority.owner_id.clone(),
         };
+        let candidates = context
+            .tx
+            .candidates(&filter, now.lease, CANDIDATES)
+            .await?;
+        if candidates.is_empty() {
+            return Err(Rejection::NoRunAvailable.into());
+        }
+        // Most polls find nothing, and those lock nothing and write nothing. Here it is decided again.
+        let standing = context.tx.lock_executor(&self.contact, now).await?;
+        may_claim(&self.contact, standing)?;
         // What somebody else holds now is passed by, and so is what has gone; the next one is as
         // good (rules R2).
         let (mut held, mut locked) = (None, 0);
-        for candidate in context
-            .tx
-            .candidates(&filter, context.now.lease, CANDIDATES)
-            .await?
-        {
+        for candidate in candidates {
             let run = match context.own_run_if_free(candidate.run_id).await {
                 Ok(Some(run)) => Some(run),
                 Ok(None) => {
@@ -144,11 +150,7 @@ impl ClaimRun {
         let Some(turn) = context.tx.dequeue(run.key).await? else {
             return Err(Rejection::NoRunAvailable.into());
         };
-        let mut session = context
-            .tx
-            .lock_session_by_key(locked.head.session_key)
-            .await?;
-        session.head = locked.head;
+        let mut session = context.lock_with(locked.head).await?;
         let target = &session.session.settings.run_target;
         run.turn = Some(turn);
         run.deadline = claim::deadline(&target.constraints, context.now, context.timing);

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::rule::{Admission, ApprovalRule, Maker, RuleTerms, admit, made};
-use tapedeck_domain::{Rejection, RuleId, SessionId};
+use tapedeck_domain::{Rejection, RuleId, SessionId, SessionKey};
 use tapedeck_store::{Failure, Lane};
 
 use crate::context::Context;
@@ -58,28 +58,35 @@ impl Command for CreateRule {
             at: context.now.wall,
         };
         let rule = made(self.terms.clone(), self.session_id, None, maker);
-        if let Some(id) = self.session_id {
-            let locked = context.own_session(&self.namespace, id).await?;
-            let key = locked.head.session_key;
-            let standing = context.tx.session_rules(key).await?;
-            let rule = write(context, admit(&standing, rule)?, Some(key)).await?;
-            context.save(&locked).await?;
-            return Ok(rule.rule_id);
+        let locked = match self.session_id {
+            Some(id) => Some(context.own_session(&self.namespace, id).await?),
+            None => None,
+        };
+        let key = locked.as_ref().map(|locked| locked.head.session_key);
+        let rule_id = stand(context, rule, key).await?;
+        if let Some(locked) = &locked {
+            context.save(locked).await?;
         }
-        let standing = context.tx.namespace_rules(&self.namespace).await?;
-        let rule = write(context, admit(&standing, rule)?, None).await?;
-        Ok(rule.rule_id)
+        Ok(rule_id)
     }
 }
 
-/// Writes a rule unless the same stands already; gives the one that stands.
-pub(crate) async fn write(
+/// Has a rule stand from now on, unless the same does already; gives the one that stands. `session` is
+/// the session that it is for.
+pub(crate) async fn stand(
     context: &mut Context<'_>,
-    admission: Admission,
-    session: Option<tapedeck_domain::SessionKey>,
-) -> Result<ApprovalRule, Failure> {
-    if let Admission::New(rule) = &admission {
-        context.tx.insert_rule(session, rule).await?;
+    rule: ApprovalRule,
+    session: Option<SessionKey>,
+) -> Result<RuleId, Failure> {
+    let standing = match session {
+        Some(key) => context.tx.session_rules(key).await?,
+        None => context.tx.namespace_rules(&rule.namespace).await?,
+    };
+    match admit(&standing, rule)? {
+        Admission::Known(rule) => Ok(rule.rule_id),
+        Admission::New(rule) => {
+            context.tx.insert_rule(session, &rule).await?;
+            Ok(rule.rule_id)
+        }
     }
-    Ok(admission.into_rule())
 }

@@ -40,41 +40,27 @@ impl Command for ExpireClaim {
         let suspicious = live.attempts.unacknowledged + 1 >= POISON_CLAIMS && !claim.acknowledged;
         let seen = suspicious && context.tx.claimants_seen(live.key, POISON_CLAIMS).await?;
         let key = live.key;
-        match expire(live.clone(), seen, context.now, context.timing) {
-            Expiry::Nothing => Ok(false),
+        let expiry = expire(live.clone(), seen, context.now, context.timing);
+        if matches!(expiry, Expiry::Nothing) {
+            return Ok(false);
+        }
+        let mut locked = context.lock_with(locked_run.head).await?;
+        match expiry {
+            Expiry::Nothing => {}
             Expiry::Cancel => {
-                let mut locked = context
-                    .tx
-                    .lock_session_by_key(locked_run.head.session_key)
-                    .await?;
-                locked.head = locked_run.head;
                 cancel_locked(context, &mut locked, live, BOUND, false).await?;
-                context.save(&locked).await?;
-                Ok(true)
             }
             Expiry::Settle { event, end } => {
-                let mut locked = context
-                    .tx
-                    .lock_session_by_key(locked_run.head.session_key)
-                    .await?;
-                locked.head = locked_run.head;
                 context
                     .append(&mut locked.head, event.into_iter().collect())
                     .await?;
                 settling::settle(context, &mut locked, live, end, None).await?;
-                context.save(&locked).await?;
-                Ok(true)
             }
             Expiry::Requeue {
                 mut run,
                 event,
                 unservable,
             } => {
-                let mut locked = context
-                    .tx
-                    .lock_session_by_key(locked_run.head.session_key)
-                    .await?;
-                locked.head = locked_run.head;
                 let mut drafts =
                     settling::end_questions(context, &live, Some(claim.attempt)).await?;
                 run.pending_interactions = 0;
@@ -94,9 +80,9 @@ impl Command for ExpireClaim {
                     };
                     context.tx.save_progress(key, &progress).await?;
                 }
-                context.save(&locked).await?;
-                Ok(true)
             }
         }
+        context.save(&locked).await?;
+        Ok(true)
     }
 }

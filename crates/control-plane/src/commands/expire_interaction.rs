@@ -37,11 +37,7 @@ impl Command for ExpireInteraction {
             context.now,
         );
         context.tx.save_interaction(&ended).await?;
-        let mut locked = context
-            .tx
-            .lock_session_by_key(locked_run.head.session_key)
-            .await?;
-        locked.head = locked_run.head;
+        let mut locked = context.lock_with(locked_run.head).await?;
         context.append(&mut locked.head, vec![event]).await?;
         if let Some(mut run) = locked_run.live {
             run.pending_interactions = run.pending_interactions.saturating_sub(1);

@@ -120,8 +120,7 @@ pub(crate) async fn renew_held(
     }
     context.tx.save_live_run(&run).await?;
     if let Some(started) = renewed.started {
-        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
-        locked.head = head;
+        let mut locked = context.lock_with(head).await?;
         context.append(&mut locked.head, vec![started]).await?;
         context.show(&mut locked, &run, true).await?;
         context.save(&locked).await?;

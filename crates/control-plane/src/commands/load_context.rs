@@ -25,9 +25,7 @@ impl Command for LoadContext {
 
     async fn apply(&self, context: &mut Context<'_>) -> Result<Option<Value>, Failure> {
         let locked = context.own_run(self.run_id).await?;
-        let key = locked.head.session_key;
-        let mut session = context.tx.lock_session_by_key(key).await?;
-        session.head = locked.head;
+        let session = context.lock_with(locked.head).await?;
         projection::step_to_head(context, &session.head).await?;
         let run = context.tx.run(locked.key).await?;
         match compose(context, &session, &run).await? {

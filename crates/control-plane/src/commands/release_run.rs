@@ -38,8 +38,7 @@ impl Command for ReleaseRun {
         let Some(claim) = live.state.claim().cloned() else {
             return Err(Rejection::ClaimLost.into());
         };
-        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
-        locked.head = head;
+        let mut locked = context.lock_with(head).await?;
         let mut drafts = settling::end_questions(context, &live, Some(claim.attempt)).await?;
         let mut run = release(live, context.now)?;
         run.pending_interactions = 0;

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use tapedeck_domain::interaction::{Answer, Interaction, Reply, Resolution, resolve};
-use tapedeck_domain::rule::{Maker, admit, of_answer};
+use tapedeck_domain::rule::{Maker, of_answer};
 use tapedeck_domain::{InteractionId, RuleId, SessionId};
 use tapedeck_store::rows::LockedSession;
 use tapedeck_store::{Failure, Lane, Target};
 
-use crate::commands::create_rule::write;
+use crate::commands::create_rule::stand;
 use crate::context::Context;
 use crate::execute::Command;
 
@@ -107,12 +107,8 @@ impl ResolveInteraction {
         let Some(rule) = of_answer(answered, approved, scope, maker)? else {
             return Ok(());
         };
-        let key = locked.head.session_key;
-        let (standing, session) = match rule.session_id {
-            Some(_) => (context.tx.session_rules(key).await?, Some(key)),
-            None => (context.tx.namespace_rules(&self.namespace).await?, None),
-        };
-        write(context, admit(&standing, rule)?, session).await?;
+        let session = rule.session_id.map(|_| locked.head.session_key);
+        stand(context, rule, session).await?;
         Ok(())
     }
 

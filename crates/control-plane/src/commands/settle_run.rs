@@ -64,8 +64,7 @@ impl Command for SettleRun {
         }
         let (head, live) = claimed.live()?;
         check_complete(&live, self.event_count)?;
-        let mut locked = context.tx.lock_session_by_key(head.session_key).await?;
-        locked.head = head;
+        let mut locked = context.lock_with(head).await?;
         if self.tape_id.is_some_and(|tape_id| tape_id != locked.session.tape_id) {
             return Err(Rejection::invalid("tape_id", "is not the session's tape").into());
         }

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use super::vigil::{Interrupt, Vigil};
 use super::{Backend, Failure, FailureCode, McpServer, Outcome, Transport, Turn, TurnIo};
 use crate::lines::DEFAULT_LINE_LIMIT;
-use crate::place::place_name;
+use crate::place;
 use crate::process::{AgentProcess, AgentSpec, Environment, Launcher, Redactor, sweep_marked};
 use connection::{Connection, Pipes};
 use files::Files;
@@ -110,15 +110,14 @@ impl AcpBackend {
         let command = shell_words::split(command)?;
         let redactor = environment.redactor();
         let warm = Arc::new(Pool::new(&options));
-        let place = place_name(&launcher.state_dir);
-        let place = place.inspect_err(|error| tracing::warn!(%error, "this place has no name"));
+        let place = place::of(&launcher.state_dir);
         Ok(Self {
             command,
             environment,
             launcher,
             options,
             redactor,
-            place: place.ok(),
+            place,
             warm,
         })
     }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::vigil::{Interrupt, Vigil};
 use super::{AgentEvent, Backend, Failure, FailureCode, Outcome, OutcomeStatus, Turn, TurnIo};
 use crate::lines::{DEFAULT_LINE_LIMIT, LineError, LineReader};
+use crate::place;
 use crate::process::{
     AgentExit, AgentProcess, AgentSpec, Environment, LaunchError, Launcher, Redactor, sweep_marked,
 };
@@ -38,8 +39,6 @@ pub struct CommandOptions {
     /// Arguments that take its own conversation up again, with `{session}` for its id. They go
     /// where `{resume}` stands, or to the end. Without them each turn begins a new one.
     pub resume: Vec<String>,
-    /// Names the place where the program keeps its conversations: those of others aren't tried.
-    pub place: String,
     /// The longest line, in bytes.
     pub line_limit: usize,
     /// Between SIGINT and the kill.
@@ -52,7 +51,6 @@ impl Default for CommandOptions {
             prompt: None,
             format: Format::Text,
             resume: Vec::new(),
-            place: String::new(),
             line_limit: DEFAULT_LINE_LIMIT,
             cancel_grace: Duration::from_secs(5),
         }
@@ -67,6 +65,8 @@ pub struct CommandBackend {
     launcher: Launcher,
     options: CommandOptions,
     redactor: Redactor,
+    /// Where it keeps its conversations; unknown where that can't be read or written.
+    place: Option<String>,
 }
 
 /// What is kept of a program's conversation between runs.
@@ -74,7 +74,8 @@ pub struct CommandBackend {
 struct ProgramState {
     conversation: String,
     format: String,
-    place: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<String>,
 }
 
 /// How much the program itself knows of earlier runs.
@@ -109,12 +110,14 @@ impl CommandBackend {
         let words = shell_words::split(command)?;
         let program = Program::new(words, options.resume.clone(), options.prompt);
         let redactor = environment.redactor();
+        let place = place::of(&launcher.state_dir);
         Ok(Self {
             program,
             environment,
             launcher,
             options,
             redactor,
+            place,
         })
     }
 
@@ -130,8 +133,8 @@ impl CommandBackend {
         if state.format != self.options.format.as_str() {
             return broken("the state is of another agent");
         }
-        if state.place != self.options.place {
-            return broken("the state is of another machine");
+        if place::is_elsewhere(state.place.as_deref(), self.place.as_deref()) {
+            return broken("the state lies with another executor");
         }
         if !self.program.resumes() {
             return broken("the agent cannot take up earlier conversations");
@@ -323,7 +326,7 @@ impl CommandBackend {
         serde_json::to_value(ProgramState {
             conversation: conversation.to_owned(),
             format: self.options.format.as_str().to_owned(),
-            place: self.options.place.clone(),
+            place: self.place.clone(),
         })
         .ok()
     }
@@ -350,12 +353,10 @@ impl Backend for CommandBackend {
         let (_questions, none) = watch::channel(0);
         let vigil = Vigil::new(&io, turn.limits, none);
         let mut continuity = self.continuity(&turn);
-        let mut attempt = if let Continuity::Broken(reason) = &continuity {
+        if let Continuity::Broken(reason) = &continuity {
             self.tell_broken(reason, &io).await;
-            self.attempt(&turn, &io, &vigil, &continuity).await
-        } else {
-            self.attempt(&turn, &io, &vigil, &continuity).await
-        };
+        }
+        let mut attempt = self.attempt(&turn, &io, &vigil, &continuity).await;
         if let Continuity::Resumed(wanted) = &continuity
             && let Some(reason) = attempt.lost(wanted)
         {
@@ -398,8 +399,7 @@ impl Backend for CommandBackend {
 
 impl CommandBackend {
     async fn tell_broken(&self, reason: &str, io: &TurnIo) {
-        let payload = json!({"status": "continuity_broken", "reason": reason});
-        let event = AgentEvent::new("TurnStatusDelta", payload, &self.redactor);
+        let event = AgentEvent::continuity_broken(reason, &self.redactor);
         // The vigil notices a receiver that is gone.
         drop(io.events.send(event).await);
     }

@@ -4,6 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
+use tapedeck_domain::event::uploaded;
+
 use crate::process::Redactor;
 
 /// The largest payload of one event, as JSON.
@@ -37,6 +39,12 @@ impl AgentEvent {
             kind: kind.to_owned(),
             payload: bounded(payload),
         }
+    }
+
+    /// The agent has lost the conversation that it was to go on with, and begins anew.
+    pub(crate) fn continuity_broken(reason: &str, redactor: &Redactor) -> Self {
+        let payload = json!({"status": "continuity_broken", "reason": reason});
+        Self::new(uploaded::TURN_STATUS_DELTA, payload, redactor)
     }
 
     /// A message or thought, in as many events as its length needs. `fields` is the rest of each

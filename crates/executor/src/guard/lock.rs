@@ -2,15 +2,14 @@
 //! record of the run in it; the file lies in the executor's state directory, never in the
 //! workspace, which is the user's.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::time::Instant;
 
-const RETRY: Duration = Duration::from_millis(50);
+use crate::files::{lock_file, lock_within};
 
 /// Where the lock of `workspace` lies below `state_dir`. The workspace's path must be canonical,
 /// or one workspace would have two locks.
@@ -46,34 +45,16 @@ impl WorkspaceLock {
         limit: Duration,
         waiting: impl FnOnce(),
     ) -> io::Result<Acquired> {
-        let mut waiting = Some(waiting);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        let until = Instant::now() + limit;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::Error(error)) => return Err(error),
-                Err(TryLockError::WouldBlock) => {}
+        let file = lock_file(path)?;
+        let is_ours = lock_within(&file, limit, waiting).await?;
+        let mut runs = read_runs(&file);
+        Ok(if is_ours {
+            Acquired::Locked {
+                lock: Self { file },
+                former: runs,
             }
-            if let Some(waiting) = waiting.take() {
-                waiting();
-            }
-            if Instant::now() >= until {
-                return Ok(Acquired::Busy {
-                    holder: read_runs(&file).pop(),
-                });
-            }
-            tokio::time::sleep(RETRY).await;
-        }
-        let former = read_runs(&file);
-        Ok(Acquired::Locked {
-            lock: Self { file },
-            former,
+        } else {
+            Acquired::Busy { holder: runs.pop() }
         })
     }
 

@@ -19,10 +19,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::environment::{EXECUTOR_MARK, Environment, RUN_MARK};
-use super::pipes::{Pipes, private_dir};
+use super::pipes::Pipes;
 use super::stderr::StderrTail;
 use super::tree::{Identity, Mark, Scope};
 use super::{AgentExit, AgentProcess, blocking};
+use crate::files::private_dir;
 use crate::guard::{GuardSpec, GuardStatus, boot_clock_ms, deadline_line, lock_path};
 
 /// After the guard's end; by then its own sweep is over.

@@ -1,15 +1,16 @@
 //! The named pipes between an executor and a guard, in a directory that only this user can enter.
 //! It owns their names, which must never outlast the start of the guard.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tokio::net::unix::pipe;
+
+use crate::files::private_dir;
 
 /// The named pipes of one guard. The executor keeps the control pipe open for reading as well, so
 /// that opening and writing never wait for the guard.
@@ -56,10 +57,6 @@ impl Drop for PipeNames {
             let _ = std::fs::remove_file(name);
         }
     }
-}
-
-pub(super) fn private_dir(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 fn new_pipe(folder: &Path, end: &str) -> io::Result<PathBuf> {

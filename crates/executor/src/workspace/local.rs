@@ -5,7 +5,17 @@ use std::path::{Path, PathBuf};
 
 use super::WorkspaceError;
 
-pub(super) fn prepare(path: &Path, roots: &[PathBuf]) -> Result<PathBuf, WorkspaceError> {
+/// The canonical directory of `path`. A mount that doesn't answer holds up nobody else.
+pub(super) async fn prepare(path: &Path, roots: &[PathBuf]) -> Result<PathBuf, WorkspaceError> {
+    let (named, roots) = (path.to_owned(), roots.to_owned());
+    let checked = tokio::task::spawn_blocking(move || check(&named, &roots)).await;
+    checked.map_err(|error| WorkspaceError::Unusable {
+        path: path.to_owned(),
+        source: std::io::Error::other(error),
+    })?
+}
+
+fn check(path: &Path, roots: &[PathBuf]) -> Result<PathBuf, WorkspaceError> {
     if !path.is_absolute() {
         return Err(WorkspaceError::Relative(path.to_owned()));
     }
@@ -76,7 +86,7 @@ mod tests {
     }
 
     fn prepare(fixture: &Fixture, path: &str) -> Result<PathBuf, WorkspaceError> {
-        super::prepare(&fixture.dir.path().join(path), &fixture.roots)
+        check(&fixture.dir.path().join(path), &fixture.roots)
     }
 
     #[test]
@@ -121,7 +131,7 @@ mod tests {
             prepare(&fixture, "root/file"),
             Err(WorkspaceError::NotADirectory(_))
         ));
-        let refused = super::prepare(Path::new("project"), &fixture.roots);
+        let refused = check(Path::new("project"), &fixture.roots);
         assert!(matches!(refused, Err(WorkspaceError::Relative(_))));
     }
 

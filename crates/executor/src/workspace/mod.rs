@@ -163,7 +163,7 @@ impl Workspaces {
     ) -> Result<Prepared, WorkspaceError> {
         check_session_id(session_id)?;
         let directory = match target {
-            WorkspaceTarget::LocalPath { path } => local::prepare(path, &self.roots)?,
+            WorkspaceTarget::LocalPath { path } => local::prepare(path, &self.roots).await?,
             WorkspaceTarget::Scratch => scratch::prepare(&self.state_dir, session_id)?,
             WorkspaceTarget::Git(workspace) => {
                 let made = self.worktrees.prepare(workspace, session_id, &self.roots);

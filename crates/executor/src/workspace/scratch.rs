@@ -1,18 +1,14 @@
 //! Scratch directories, one a session, kept between its runs. It owns their place below the state
 //! directory; it must never remove one.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::WorkspaceError;
+use crate::files::private_dir;
 
 pub(super) fn prepare(state_dir: &Path, session_id: &str) -> Result<PathBuf, WorkspaceError> {
     let path = state_dir.join("scratch").join(session_id);
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&path)
+    private_dir(&path)
         .and_then(|()| path.canonicalize())
         .map_err(|source| WorkspaceError::Unusable { path, source })
 }

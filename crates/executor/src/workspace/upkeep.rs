@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tapedeck_domain::git::{Upkeep, upkeep};
 
-use super::git::{FileLock, GitError, Record, private_dir};
+use super::git::{FileLock, GitError, Record};
 use super::{WorkspaceError, Workspaces};
+use crate::files::{if_there, private_dir};
 use crate::guard::lock_path;
 
 /// A process that is being started may hold a copy of a lock for a moment.
@@ -37,11 +38,7 @@ impl Workspaces {
         let folders = &self.worktrees.folders;
         let mut sessions = BTreeSet::new();
         for folder in [folders.records(), folders.changes_root()] {
-            let entries = match fs::read_dir(folder) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries?,
-            };
-            for entry in entries {
+            for entry in if_there(fs::read_dir(folder))?.into_iter().flatten() {
                 let path = PathBuf::from(entry?.file_name());
                 let ends = path.extension().and_then(|end| end.to_str());
                 let name = path.file_stem().and_then(|name| name.to_str());
@@ -76,11 +73,8 @@ impl Workspaces {
         &self,
         session_id: &str,
     ) -> Result<Option<String>, WorkspaceError> {
-        match fs::read_to_string(self.worktrees.folders.deployment(session_id)) {
-            Ok(noted) => Ok(Some(noted)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(GitError::from(error).into()),
-        }
+        let noted = fs::read_to_string(self.worktrees.folders.deployment(session_id));
+        if_there(noted).map_err(|error| GitError::from(error).into())
     }
 
     /// Remembers the deployment of a session.
@@ -114,9 +108,9 @@ impl Workspaces {
         };
         if matches!(done, Upkeep::Remove | Upkeep::RemoveDirty) {
             let changes = tokio::fs::remove_dir_all(folders.changes(session_id)).await;
-            changes.or_else(unless_missing).map_err(GitError::from)?;
+            if_there(changes).map_err(GitError::from)?;
             let noted = fs::remove_file(folders.deployment(session_id));
-            noted.or_else(unless_missing).map_err(GitError::from)?;
+            if_there(noted).map_err(GitError::from)?;
         }
         Ok(done)
     }
@@ -169,19 +163,16 @@ impl Workspaces {
         }
         self.worktrees.remove(record).await?;
         let unmarked = fs::remove_file(mark);
-        unmarked.or_else(unless_missing).map_err(GitError::from)?;
+        if_there(unmarked).map_err(GitError::from)?;
         Ok(done)
     }
 }
 
 /// For how long work that is not committed has been known of, from now on if it was not.
 fn age_ms(mark: &Path) -> io::Result<u64> {
-    let known = match fs::metadata(mark) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::write(mark, "")?;
-            return Ok(0);
-        }
-        known => known?,
+    let Some(known) = if_there(fs::metadata(mark))? else {
+        fs::write(mark, "")?;
+        return Ok(0);
     };
     // A clock that was put back makes it younger, never older.
     let age = known.modified()?.elapsed();
@@ -190,14 +181,6 @@ fn age_ms(mark: &Path) -> io::Result<u64> {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn unless_missing(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound {
-        Ok(())
-    } else {
-        Err(error)
-    }
 }
 
 #[cfg(test)]

@@ -54,6 +54,12 @@ impl Fixture {
         }
     }
 
+    /// Names the place where agents keep what they remember.
+    pub(crate) fn name_place(&self, name: &str) {
+        std::fs::create_dir_all(&self.launcher.state_dir).unwrap();
+        std::fs::write(self.launcher.state_dir.join("place"), name).unwrap();
+    }
+
     pub(crate) fn environment() -> Environment {
         Environment::select(std::env::vars_os(), &[], &[])
     }

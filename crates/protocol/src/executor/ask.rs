@@ -112,27 +112,42 @@ impl ApprovalRequest {
                 faults.json(path, value);
             }
         }
-        let (most, default) = limits::QUESTION_SECONDS;
-        faults.range("timeout_seconds", self.timeout_seconds, 1..=most);
-        check_wait(&mut faults, self.wait_seconds);
-        let question = Question {
-            request_id,
-            timeout_seconds: self.timeout_seconds.unwrap_or(default),
-            asked: Asked::Approval(ToolUse {
-                tool_name,
-                tool_kind: self.tool_kind,
-                call_id: self.call_id,
-                arguments: self.arguments.unwrap_or(Value::Null),
-                options: self.options.unwrap_or(Value::Null),
-            }),
-        };
-        let wait_seconds = self.wait_seconds;
-        faults.finish(CheckedAsk {
-            claim,
-            question,
-            wait_seconds,
-        })
+        let asked = Asked::Approval(ToolUse {
+            tool_name,
+            tool_kind: self.tool_kind,
+            call_id: self.call_id,
+            arguments: self.arguments.unwrap_or(Value::Null),
+            options: self.options.unwrap_or(Value::Null),
+        });
+        finished(
+            faults,
+            (claim, request_id, asked),
+            self.timeout_seconds,
+            self.wait_seconds,
+        )
     }
+}
+
+/// What all that is asked has in common.
+fn finished(
+    mut faults: Faults,
+    (claim, request_id, asked): (Presented, String, Asked),
+    timeout_seconds: Option<u32>,
+    wait_seconds: Option<u32>,
+) -> Result<CheckedAsk, Vec<FieldError>> {
+    let (most, default) = limits::QUESTION_SECONDS;
+    faults.range("timeout_seconds", timeout_seconds, 1..=most);
+    check_wait(&mut faults, wait_seconds);
+    let question = Question {
+        request_id,
+        timeout_seconds: timeout_seconds.unwrap_or(default),
+        asked,
+    };
+    faults.finish(CheckedAsk {
+        claim,
+        question,
+        wait_seconds,
+    })
 }
 
 impl QuestionRequest {
@@ -156,24 +171,17 @@ impl QuestionRequest {
         if let Some(call_id) = &self.call_id {
             faults.text("call_id", call_id, limits::NAME_CHARS);
         }
-        let (most, default) = limits::QUESTION_SECONDS;
-        faults.range("timeout_seconds", self.timeout_seconds, 1..=most);
-        check_wait(&mut faults, self.wait_seconds);
-        let question = Question {
-            request_id,
-            timeout_seconds: self.timeout_seconds.unwrap_or(default),
-            asked: Asked::Form(FormRequest {
-                message,
-                schema,
-                call_id: self.call_id,
-            }),
-        };
-        let wait_seconds = self.wait_seconds;
-        faults.finish(CheckedAsk {
-            claim,
-            question,
-            wait_seconds,
-        })
+        let asked = Asked::Form(FormRequest {
+            message,
+            schema,
+            call_id: self.call_id,
+        });
+        finished(
+            faults,
+            (claim, request_id, asked),
+            self.timeout_seconds,
+            self.wait_seconds,
+        )
     }
 }
 

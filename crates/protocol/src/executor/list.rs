@@ -8,7 +8,7 @@ use tapedeck_domain::executor::{Executor, ExecutorFilter, ExecutorStatus};
 use tapedeck_domain::{Now, RunId, SessionId, Timestamp, Timing};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::page::{Page, PageQuery, QueryFault};
+use crate::page::{self, Page, PageQuery, QueryFault};
 use crate::schema;
 
 /// An executor with what it said last and what it does now.
@@ -121,15 +121,7 @@ impl ExecutorsQuery {
     /// Checks limit, cursor and status.
     pub fn check(&self) -> Result<(Page<String>, ExecutorFilter), QueryFault> {
         let page = PageQuery::of(self.limit.as_ref(), self.cursor.as_ref()).check()?;
-        let status = match self.status.as_deref().map(str::parse) {
-            None => None,
-            Some(Ok(status)) => Some(status),
-            Some(Err(_unknown)) => {
-                let words: Vec<_> = ExecutorStatus::ALL.iter().map(|it| it.as_str()).collect();
-                let message = format!("must be one of {}", words.join(", "));
-                return Err(QueryFault::parameter("status", message));
-            }
-        };
+        let status = page::word("status", self.status.as_deref())?;
         let pool = self.pool.clone();
         Ok((page, ExecutorFilter { pool, status }))
     }

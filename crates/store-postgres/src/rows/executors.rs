@@ -225,6 +225,33 @@ impl ExecutorRows for PostgresTx<'_> {
         })
     }
 
+    /// A name that never said anything holds nothing.
+    async fn standing(&mut self, contact: &Contact, now: Now) -> Rows<Standing> {
+        let row = sqlx::query!(
+            r#"SELECT e.draining, e.max_runs, (
+                SELECT count(*) FROM run_heads l
+                WHERE l.executor_id = e.executor_id AND l.instance_id IS NOT DISTINCT FROM $2
+                  AND l.lease_expires_at > $3
+             ) AS "live_runs!"
+             FROM executors e WHERE e.executor_id = $1"#,
+            contact.executor_id,
+            contact.instance_id,
+            now.lease.0,
+        )
+        .fetch_optional(self.conn())
+        .await
+        .map_err(from_sqlx)?;
+        let Some(row) = row else {
+            return Ok(Standing::default());
+        };
+        let at = At::new("executors", &contact.executor_id);
+        Ok(Standing {
+            draining: row.draining,
+            max_runs: at.maybe_number("max_runs", row.max_runs)?,
+            live_runs: at.number("live_runs", row.live_runs)?,
+        })
+    }
+
     async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
         sqlx::query!(
             "SELECT executor_id FROM executors WHERE executor_id = $1 FOR UPDATE",
@@ -233,30 +260,18 @@ impl ExecutorRows for PostgresTx<'_> {
         .fetch_optional(self.conn())
         .await
         .map_err(from_sqlx)?;
-        self.executor(executor_id).await
-    }
-
-    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
         let mut found = page(self.conn(), executor_id, true, 1).await?;
         found.retain(|executor| executor.contact.executor_id == executor_id);
         Ok(found.pop())
     }
 
-    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>> {
-        sqlx::query_scalar!(
-            r#"SELECT executor_id AS "executor_id!" FROM (
-                SELECT executor_id, settled_seq FROM runs
-                WHERE session_key = $1 AND settled_seq IS NOT NULL AND superseded_at IS NULL
-                  AND NOT ended_queued
-                ORDER BY settled_seq DESC LIMIT 16
-             ) AS newest
-             WHERE executor_id IS NOT NULL
-             ORDER BY settled_seq DESC LIMIT 1"#,
-            session.0,
-        )
-        .fetch_optional(self.conn())
-        .await
-        .map_err(from_sqlx)
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<Executor>> {
+        sqlx::query_file_as!(ExecutorRow, "queries/last_executor.sql", session.0)
+            .fetch_optional(self.conn())
+            .await
+            .map_err(from_sqlx)?
+            .map(Executor::try_from)
+            .transpose()
     }
 
     async fn overrun_runs(

@@ -185,9 +185,13 @@ impl ExecutorRows for SqliteTx<'_> {
         Ok(draining.is_some_and(|draining| draining != 0))
     }
 
-    /// Every command has the whole database to itself: nothing has to be locked, and a name that
-    /// never said anything holds nothing.
+    /// Every command has the whole database to itself: nothing has to be locked.
     async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing> {
+        self.standing(contact, now).await
+    }
+
+    /// A name that never said anything holds nothing.
+    async fn standing(&mut self, contact: &Contact, now: Now) -> Rows<Standing> {
         let row = sqlx::query!(
             r#"SELECT e.draining, e.max_runs, (
                 SELECT count(*) FROM run_heads l
@@ -220,25 +224,13 @@ impl ExecutorRows for SqliteTx<'_> {
         Ok(found.pop())
     }
 
-    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>> {
-        self.known_executor(executor_id).await
-    }
-
-    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>> {
-        sqlx::query_scalar!(
-            r#"SELECT executor_id AS "executor_id!" FROM (
-                SELECT executor_id, settled_seq FROM runs
-                WHERE session_key = ? AND settled_seq IS NOT NULL AND superseded_at IS NULL
-                  AND ended_queued = 0
-                ORDER BY settled_seq DESC LIMIT 16
-             ) AS newest
-             WHERE executor_id IS NOT NULL
-             ORDER BY settled_seq DESC LIMIT 1"#,
-            session.0,
-        )
-        .fetch_optional(self.read())
-        .await
-        .map_err(from_sqlx)
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<Executor>> {
+        sqlx::query_file_as!(ExecutorRow, "queries/last_executor.sql", session.0)
+            .fetch_optional(self.read())
+            .await
+            .map_err(from_sqlx)?
+            .map(Executor::try_from)
+            .transpose()
     }
 
     async fn overrun_runs(

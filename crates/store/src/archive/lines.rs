@@ -10,7 +10,7 @@ use tapedeck_domain::digest::{Digest, hex};
 use tapedeck_domain::id::{DeploymentId, LogId};
 use uuid::Uuid;
 
-use super::{ArchiveError, Cell, Column, Kind, Origin, TABLES, Table, table};
+use super::{ArchiveError, Cell, Column, Kind, Origin, TABLES, Table, is_json, table};
 
 /// What a header says first.
 pub const FORMAT: &str = "tapedeck-export";
@@ -282,8 +282,7 @@ fn read(column: &Column, value: &Value) -> Option<Cell> {
         Kind::Flag => Cell::Flag(value.as_bool()?),
         Kind::Text | Kind::Owner => Cell::Text(value.as_str()?.to_owned()),
         Kind::Json => {
-            let text = value.as_str()?;
-            serde_json::from_str::<&serde_json::value::RawValue>(text).ok()?;
+            let text = value.as_str().filter(|text| is_json(text))?;
             Cell::Text(text.to_owned())
         }
         Kind::Id | Kind::IdOrNone => Cell::Id(Uuid::try_parse(value.as_str()?).ok()?),

@@ -15,16 +15,16 @@ pub trait ExecutorRows {
     async fn touch_executor(&mut self, executor_id: &str, report: &Report, now: Now) -> Rows<()>;
     /// Whether it was told to take no new work.
     async fn is_draining(&mut self, executor_id: &str) -> Rows<bool>;
+    /// What decides about a claim of the contact's process, read without locks.
+    async fn standing(&mut self, contact: &Contact, now: Now) -> Rows<Standing>;
     /// Locks the executor for the rest of the transaction and says what decides about a claim of the
     /// contact's process (rules R2): no drain and no other claim of it commits in between.
     async fn lock_executor(&mut self, contact: &Contact, now: Now) -> Rows<Standing>;
     /// Locks the executor, and reads what is known of it.
     async fn known_executor(&mut self, executor_id: &str) -> Rows<Option<Executor>>;
-    /// What is known of an executor, read without locks.
-    async fn executor(&mut self, executor_id: &str) -> Rows<Option<Executor>>;
-    /// The executor that last had a run of a session which is settled and not superseded; the newest
-    /// few are looked at.
-    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<String>>;
+    /// The executor that last had a run of a session which is settled and not superseded, without what
+    /// it holds; the newest few runs are looked at.
+    async fn last_executor(&mut self, session: SessionKey) -> Rows<Option<Executor>>;
     /// Runs that executors let go on beyond the deadline, which was `at` or before, by key after `after`:
     /// candidates, read without locks.
     async fn overrun_runs(

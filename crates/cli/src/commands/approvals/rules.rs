@@ -37,7 +37,7 @@ pub(crate) enum Command {
         /// The tool by its name, with `*` for any characters and `?` for one
         tool: String,
         /// What the rule says: allow, deny
-        #[arg(long, value_parser = decision)]
+        #[arg(long)]
         decision: Decision,
         /// What a field of the tool's arguments must look like, with `*` and `?`; once for each
         /// field, and all must match
@@ -52,11 +52,6 @@ pub(crate) enum Command {
         /// The rule
         rule: RuleId,
     },
-}
-
-fn decision(text: &str) -> Result<Decision, String> {
-    text.parse()
-        .map_err(|_unknown| "must be allow or deny".to_owned())
 }
 
 /// Runs one of them.

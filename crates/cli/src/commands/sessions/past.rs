@@ -44,16 +44,11 @@ pub(crate) struct ExportArgs {
     /// The session
     session: SessionId,
     /// md for people, json or jsonl for programs [default: md; json with `--json`]
-    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    #[arg(long, value_name = "FORMAT")]
     format: Option<TranscriptFormat>,
     /// Write into this file, which then is whole or as it was before
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-fn format(text: &str) -> Result<TranscriptFormat, String> {
-    text.parse()
-        .map_err(|_unknown| "must be one of md, json, jsonl".to_owned())
 }
 
 /// Prints a tape, an entry a line.

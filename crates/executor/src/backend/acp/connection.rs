@@ -32,18 +32,18 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     updates: Arc<Mutex<Updates>>,
     noise: Arc<Mutex<Noise>>,
-    link: Arc<Mutex<Option<Link>>>,
+    link: Arc<Mutex<Option<Arc<Link>>>>,
     end_input: CancellationToken,
     ended: watch::Receiver<Option<Result<(), Failure>>>,
     _tasks: JoinSet<()>,
 }
 
 /// The turn that the agent works for. Between turns there is none.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Link {
     events: mpsc::Sender<AgentEvent>,
     activity: Activity,
-    asking: Arc<Mutex<Asking>>,
+    asking: Mutex<Asking>,
     takes_forms: bool,
     services: Arc<Services>,
     stop_questions: CancellationToken,
@@ -135,13 +135,13 @@ impl Connection {
         let link = Link {
             events: io.events.clone(),
             activity: io.activity.clone(),
-            asking: Arc::new(Mutex::new(asking)),
+            asking: Mutex::new(asking),
             takes_forms: io.questions.takes_forms(),
             services,
             stop_questions,
             open_questions,
         };
-        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(link));
     }
 
     /// The turn is over and the agent works for none.
@@ -156,7 +156,7 @@ impl Connection {
         }
     }
 
-    fn link(&self) -> Option<Link> {
+    fn link(&self) -> Option<Arc<Link>> {
         link_of(&self.link)
     }
 
@@ -173,7 +173,7 @@ impl Connection {
 
     pub(super) async fn emit(&self, events: Vec<AgentEvent>) {
         if let Some(link) = self.link() {
-            emit(&link.events, events).await;
+            link.emit(events).await;
         }
     }
 
@@ -186,9 +186,10 @@ impl Connection {
 
     /// Sends what is queued, open answers included, and closes the agent's stdin.
     pub(super) async fn finish_input(&self) {
-        if let Some(mut link) = self.link() {
+        if let Some(link) = self.link() {
             link.stop_questions.cancel();
-            let closed = link.open_questions.wait_for(|open| *open == 0);
+            let mut open_questions = link.open_questions.clone();
+            let closed = open_questions.wait_for(|open| *open == 0);
             drop(tokio::time::timeout(ANSWER_LIMIT, closed).await);
         }
         self.end_input.cancel();
@@ -200,17 +201,8 @@ impl Connection {
     }
 }
 
-fn link_of(link: &Mutex<Option<Link>>) -> Option<Link> {
+fn link_of(link: &Mutex<Option<Arc<Link>>>) -> Option<Arc<Link>> {
     link.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-async fn emit(sender: &mpsc::Sender<AgentEvent>, events: Vec<AgentEvent>) {
-    for event in events {
-        // The vigil notices a receiver that is gone.
-        if sender.send(event).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// A tool call that shows a terminal shows what that has put out so far.
@@ -231,13 +223,22 @@ struct Reader {
     peer: Peer,
     updates: Arc<Mutex<Updates>>,
     noise: Arc<Mutex<Noise>>,
-    link: Arc<Mutex<Option<Link>>>,
+    link: Arc<Mutex<Option<Arc<Link>>>>,
     redactor: Redactor,
 }
 
 impl Link {
     fn asking(&self) -> MutexGuard<'_, Asking> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn emit(&self, events: Vec<AgentEvent>) {
+        for event in events {
+            // The vigil notices a receiver that is gone.
+            if self.events.send(event).await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -282,8 +283,10 @@ impl Reader {
     async fn notified(&mut self, method: &str, mut params: Value) {
         match method {
             "session/update" => {
-                if let Some(link) = link_of(&self.link) {
-                    show_terminals(&mut params["update"]["content"], &link.services);
+                if let Some(link) = link_of(&self.link)
+                    && let Some(content) = params.pointer_mut("/update/content")
+                {
+                    show_terminals(content, &link.services);
                 }
                 let events = self.updates().notified(params);
                 self.emit(events).await;
@@ -300,7 +303,7 @@ impl Reader {
 
     async fn emit(&self, events: Vec<AgentEvent>) {
         if let Some(link) = link_of(&self.link) {
-            emit(&link.events, events).await;
+            link.emit(events).await;
         }
     }
 
@@ -322,12 +325,12 @@ impl Reader {
         }
     }
 
-    async fn permission(&self, id: Value, mut params: Value, link: Option<Link>) {
+    async fn permission(&self, id: Value, mut params: Value, link: Option<Arc<Link>>) {
         let asked = self.updates().asked_about(&params["toolCall"]);
         match (asked, link) {
             (Some(mut asked), Some(link)) => {
                 let events = std::mem::take(&mut asked.events);
-                emit(&link.events, events).await;
+                link.emit(events).await;
                 link.asking()
                     .permission(id, asked, &params["options"].take());
             }

@@ -13,6 +13,7 @@ use super::connection::Connection;
 use super::handshake::{Hello, call, needs_authentication};
 use super::rpc::{CallError, RpcError};
 use crate::backend::{AgentEvent, Failure, FailureCode, McpServer, Turn};
+use crate::place;
 use crate::process::Redactor;
 
 /// A replay that never gets quiet is cut off here.
@@ -151,8 +152,7 @@ impl Opening<'_> {
             },
         };
         let answered = self.new_session(Continuity::Broken).await?;
-        let payload = json!({"status": "continuity_broken", "reason": reason});
-        let event = AgentEvent::new("TurnStatusDelta", payload, self.redactor);
+        let event = AgentEvent::continuity_broken(&reason, self.redactor);
         self.connection.emit(vec![event]).await;
         Ok(answered)
     }
@@ -163,7 +163,7 @@ impl Opening<'_> {
         let Some(earlier) = earlier.filter(|earlier| earlier.agent_name == self.hello.name) else {
             return Err("the state is of another agent".to_owned());
         };
-        if earlier.place.is_some() && earlier.place.as_deref() != self.place {
+        if place::is_elsewhere(earlier.place.as_deref(), self.place) {
             return Err("the state lies with another executor".to_owned());
         }
         if !self.hello.resumes() && !self.hello.loads() {

@@ -11,7 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::transcript::Transcript;
 use crate::lines::Line;
@@ -116,6 +116,16 @@ fn object(line: &Line, transcript: &mut Transcript) -> Option<Value> {
 /// A text field, empty where there is none.
 fn text_of<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
+}
+
+/// What a turn has used, with what it has cost where the program says that.
+fn usage_with_cost(usage: &Value, dollars: &Value) -> Value {
+    let mut usage = usage.clone();
+    if let (Value::Object(fields), Value::Number(_)) = (&mut usage, dollars) {
+        let cost = json!({"amount": dollars, "currency": "USD"});
+        fields.insert("cost".to_owned(), cost);
+    }
+    usage
 }
 
 /// What a tool returned, as a person reads it: text as it is, lists of content blocks by their

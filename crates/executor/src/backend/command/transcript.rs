@@ -128,8 +128,8 @@ impl Transcript {
     }
 
     /// The result of a call, which is its end. A call that was never announced is begun here.
-    pub(super) fn result(&mut self, id: &str, name: &str, display: &str, is_error: bool) {
-        self.call(id, name, &Value::Null);
+    pub(super) fn result(&mut self, id: &str, display: &str, is_error: bool) {
+        self.call(id, "", &Value::Null);
         let Some(call) = self.calls.iter_mut().rfind(|call| call.id == id) else {
             return;
         };

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
 use super::parse::{self, Counts, RawChange};
 use super::shadow::{FILE_BYTES, Shadow, index_line};
+use crate::files::if_there;
 use crate::workspace::git::{Call, GitError};
 
 /// Files in a table.
@@ -32,15 +33,20 @@ pub(super) async fn between(
     base: &str,
     head: &str,
 ) -> Result<Difference, GitError> {
-    let raw = compare(shadow, "--raw", base, head).output().await?;
-    let changes: Vec<_> = parse::raw(&raw)?
-        .into_iter()
-        .filter(|change| !change.is_link_to_repository())
-        .collect();
+    let raw = if base == head {
+        Vec::new()
+    } else {
+        let raw = compare(shadow, "--raw", base, head).output().await?;
+        parse::raw(&raw)?
+    };
+    let whole = raw.len();
+    let links = |change: &RawChange| !change.is_link_to_repository();
+    let changes: Vec<_> = raw.into_iter().filter(links).collect();
     let (file_count, listed) = (changes.len(), listed(&changes));
     let sizes = sizes(shadow, listed).await?;
     let carried: Vec<_> = listed.iter().filter(|change| sizes.fit(change)).collect();
-    let content = Content::of(shadow, base, &carried).await?;
+    let head_carried = (carried.len() == whole).then_some(head);
+    let content = Content::of(shadow, base, head_carried, &carried).await?;
     let files: Vec<_> = listed
         .iter()
         .map(|change| content.describe(change, &sizes))
@@ -110,6 +116,10 @@ impl Sizes {
 }
 
 async fn sizes(shadow: &Shadow, changes: &[RawChange]) -> Result<Sizes, GitError> {
+    if changes.is_empty() {
+        let (kept, huge) = (HashMap::new(), HashMap::new());
+        return Ok(Sizes { kept, huge });
+    }
     let mut input = String::new();
     for id in changes.iter().flat_map(RawChange::sides) {
         input.push_str(id);
@@ -137,7 +147,13 @@ struct Content {
 }
 
 impl Content {
-    async fn of(shadow: &Shadow, base: &str, carried: &[&RawChange]) -> Result<Self, GitError> {
+    /// `head` is the tree that has the carried changes and no others, where it is known.
+    async fn of(
+        shadow: &Shadow,
+        base: &str,
+        head: Option<&str>,
+        carried: &[&RawChange],
+    ) -> Result<Self, GitError> {
         let nothing = Self {
             patch: Vec::new(),
             counts: HashMap::new(),
@@ -145,7 +161,10 @@ impl Content {
         if carried.is_empty() {
             return Ok(nothing);
         }
-        let head = tree_of(shadow, base, carried).await?;
+        let head = match head {
+            Some(head) => head.to_owned(),
+            None => tree_of(shadow, base, carried).await?,
+        };
         let raw = compare(shadow, "--raw", base, &head).output().await?;
         let counts = compare(shadow, "--numstat", base, &head).output().await?;
         let mut counts: BTreeMap<_, _> = parse::counts(&counts)?.into_iter().collect();
@@ -211,10 +230,7 @@ impl Content {
 /// The base with the carried changes and no others.
 async fn tree_of(shadow: &Shadow, base: &str, carried: &[&RawChange]) -> Result<String, GitError> {
     let index = shadow.folder().join("carried");
-    match fs::remove_file(&index) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
+    if_there(fs::remove_file(&index))?;
     let call = |subcommand| shadow.call(subcommand).index(&index);
     call("read-tree").arg(base).output().await?;
     let nothing = shadow.nothing();

@@ -22,6 +22,7 @@ use shadow::{Repository, Shadow};
 
 use super::Workspaces;
 use super::git::{FileLock, GitError};
+use crate::files::{if_there, private_dir, write_whole};
 use crate::guard::lock_path;
 
 /// How long another run's agent may still be in a workspace; its own start waits as long again.
@@ -67,21 +68,19 @@ impl Workspaces {
             return Ok(None);
         }
         let folder = worktrees.folders.changes(session_id);
-        super::git::private_dir(&worktrees.folders.changes_root())?;
+        private_dir(&worktrees.folders.changes_root())?;
         // What another run does in it until then is not this run's.
         let lock = lock_path(&self.state_dir, directory);
-        super::git::private_dir(lock.parent().unwrap_or(&lock))?;
+        private_dir(lock.parent().unwrap_or(&lock))?;
         let _lock = FileLock::take(&lock, LOCK_WAIT).await?;
         let shadow = Shadow::open(&worktrees.git, &folder, repository).await?;
         let run_base = shadow.tree().await?;
         let noted = folder.join("session-base");
-        let session_base = match fs::read_to_string(&noted) {
-            Ok(base) => base,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::write(noted, &run_base)?;
-                run_base.clone()
-            }
-            Err(error) => return Err(error.into()),
+        let session_base = if let Some(base) = if_there(fs::read_to_string(&noted))? {
+            base
+        } else {
+            write_whole(&noted, run_base.as_bytes())?;
+            run_base.clone()
         };
         Ok(Some(Tracking {
             shadow,

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::parse;
-use crate::workspace::git::{Call, Git, GitError, private_dir};
+use crate::files::{if_there, private_dir};
+use crate::workspace::git::{Call, Git, GitError};
 
 /// A larger file is named and not carried, in bytes.
 pub(super) const FILE_BYTES: u64 = 1024 * 1024;
@@ -105,13 +106,8 @@ impl Shadow {
             if folder.exists() {
                 tokio::fs::remove_dir_all(folder).await?;
             }
-            private_dir(folder)?;
             let format = format!("--object-format={}", shadow.repository.object_format);
-            let call = git.call(folder, "init", CALL_LIMIT);
-            call.args(["--quiet", "--bare", "--template=", "--initial-branch=none"])
-                .args([format.as_str(), "."])
-                .output()
-                .await?;
+            git.init(folder, &[&format]).await?;
             shadow.refer()?;
             shadow.seed().await?;
             fs::write(of, mark)?;
@@ -145,7 +141,8 @@ impl Shadow {
     /// that are kept although they are ignored. An index of another form is not taken.
     async fn seed(&self) -> Result<(), GitError> {
         let index = self.folder.join("index");
-        if fs::copy(self.repository.git_dir.join("index"), &index).is_ok() {
+        let theirs = self.repository.git_dir.join("index");
+        if tokio::fs::copy(theirs, &index).await.is_ok() {
             let usable = self.call("ls-files").args(["--stage", "-z"]).output().await;
             match usable {
                 Ok(_) => return Ok(()),
@@ -154,12 +151,10 @@ impl Shadow {
             }
         }
         let head = self.git.call(&self.repository.top, "rev-parse", CALL_LIMIT);
-        let head = head.args(["--verify", "--quiet", "HEAD^{tree}"]).line();
-        match head.await {
-            Ok(tree) => self.call("read-tree").arg(tree).output().await.map(drop),
+        match head.verify("HEAD^{tree}").found().await? {
+            Some(tree) => self.call("read-tree").arg(tree).output().await.map(drop),
             // Nothing is committed yet.
-            Err(GitError::Failed { .. }) => Ok(()),
-            Err(error) => Err(error),
+            None => Ok(()),
         }
     }
 
@@ -262,13 +257,16 @@ impl Shadow {
                 why: "gave another number of ids".to_owned(),
             });
         }
-        let known = self.folder.join("stand-ins");
-        let mut known = fs::OpenOptions::new()
+        let known = self.known_stand_ins()?;
+        let file = self.folder.join("stand-ins");
+        let mut file = fs::OpenOptions::new()
             .append(true)
             .create(true)
-            .open(known)?;
+            .open(file)?;
         for (id, (_, size, _)) in ids.iter().zip(huge) {
-            writeln!(known, "{id} {size}")?;
+            if !known.contains_key(id) {
+                writeln!(file, "{id} {size}")?;
+            }
         }
         fs::remove_dir_all(folder)?;
         Ok(ids)
@@ -276,10 +274,8 @@ impl Shadow {
 
     /// The stand-ins so far, with the sizes of what they stand for.
     pub(super) fn known_stand_ins(&self) -> io::Result<HashMap<String, u64>> {
-        let text = match fs::read_to_string(self.folder.join("stand-ins")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            read => read?,
-        };
+        let text = if_there(fs::read_to_string(self.folder.join("stand-ins")))?;
+        let text = text.unwrap_or_default();
         let pair = |line: &str| {
             let (id, size) = line.split_once(' ')?;
             Some((id.to_owned(), size.parse().ok()?))

@@ -17,7 +17,10 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::GitOptions;
+use crate::files::private_dir;
 
+/// For calls that only look at a repository on this disk.
+pub(super) const LOOK_LIMIT: Duration = Duration::from_mins(1);
 /// What a call may put out, in bytes.
 const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
 /// What of git's complaints is told, in bytes from their end.
@@ -115,6 +118,15 @@ impl Git {
 
     pub(crate) fn options(&self) -> &GitOptions {
         &self.options
+    }
+
+    /// A bare repository in the directory `path`, with nothing of anybody's template. `arguments`
+    /// are more of `git init`.
+    pub(crate) async fn init(&self, path: &Path, arguments: &[&str]) -> Result<(), GitError> {
+        private_dir(path)?;
+        let call = self.call(path, "init", LOOK_LIMIT);
+        let call = call.args(["--quiet", "--bare", "--template=", "--initial-branch=none"]);
+        call.args(arguments).arg(".").output().await.map(drop)
     }
 
     /// A call of `subcommand` in `directory`, bounded by `limit`.
@@ -236,6 +248,21 @@ impl Call {
             why: "put out no text".to_owned(),
         })?;
         Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// The first line that it puts out, or nothing where it says by its exit code that there is
+    /// none.
+    pub(crate) async fn found(self) -> Result<Option<String>, GitError> {
+        match self.line().await {
+            Ok(line) => Ok(Some(line)),
+            Err(GitError::Failed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks a name up: the id of what it names is what it puts out.
+    pub(crate) fn verify(self, name: &str) -> Self {
+        self.args(["--verify", "--quiet", "--end-of-options", name])
     }
 
     /// Lets `read` have the output as it comes. What is left unread is not wanted.

@@ -1,14 +1,11 @@
-//! Locks on files below the state directory, shared with other executors on it. A lock ends with
-//! its process at the latest.
+//! Locks on files below the state directory, shared with other executors on it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-
-const RETRY: Duration = Duration::from_millis(50);
+use crate::files::{lock_file, lock_within};
 
 /// A held lock.
 #[derive(Debug)]
@@ -17,32 +14,13 @@ pub(crate) struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock if it is free.
-    fn try_take(path: &Path) -> io::Result<Option<Self>> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
-    }
-
     /// Waits for the lock, at most `limit`.
     pub(crate) async fn take(path: &Path, limit: Duration) -> io::Result<Self> {
-        let until = Instant::now() + limit;
-        loop {
-            if let Some(lock) = Self::try_take(path)? {
-                return Ok(lock);
-            }
-            if Instant::now() >= until {
-                let text = format!("`{}` stays locked by another run", path.display());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            sleep(RETRY).await;
+        let file = lock_file(path)?;
+        if lock_within(&file, limit, || {}).await? {
+            return Ok(Self { _file: file });
         }
+        let text = format!("`{}` stays locked by another run", path.display());
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
     }
 }

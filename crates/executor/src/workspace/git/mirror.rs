@@ -8,11 +8,9 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tapedeck_domain::git::{Start, Transport};
 
-use super::command::{Git, GitError};
+use super::command::{Git, GitError, LOOK_LIMIT};
 use super::lock::FileLock;
-
-/// For calls that only look at a repository on this disk.
-pub(super) const LOOK_LIMIT: Duration = Duration::from_mins(1);
+use crate::files::{private_dir, write_whole};
 
 /// The settings of a mirror. They are written anew before each use: agents can write to the
 /// repository that their worktree belongs to.
@@ -68,7 +66,7 @@ impl Mirror {
     /// The mirror at `path`.
     pub(super) async fn open_at(git: &Git, path: &Path) -> Result<Self, GitError> {
         let folder = path.parent().unwrap_or(path);
-        super::private_dir(folder)?;
+        private_dir(folder)?;
         // Somebody else may be fetching the same repository.
         let wait = git.options().fetch_limit;
         let lock = FileLock::take(&path.with_extension("lock"), wait).await?;
@@ -78,11 +76,7 @@ impl Mirror {
             _lock: lock,
         };
         if !path.join("HEAD").is_file() {
-            let call = git.call(folder, "init", LOOK_LIMIT);
-            call.args(["--quiet", "--bare", "--template=", "--initial-branch=none"])
-                .arg(path)
-                .output()
-                .await?;
+            git.init(path, &[]).await?;
         }
         mirror.settle_settings()?;
         Ok(mirror)
@@ -97,9 +91,7 @@ impl Mirror {
         if std::fs::read(&settings).is_ok_and(|held| held == SETTINGS.as_bytes()) {
             return Ok(());
         }
-        let unnamed = self.path.join("config.new");
-        std::fs::write(&unnamed, SETTINGS)?;
-        std::fs::rename(unnamed, settings)
+        write_whole(&settings, SETTINGS.as_bytes())
     }
 
     pub(super) fn call(&self, subcommand: &str, limit: Duration) -> super::command::Call {
@@ -170,16 +162,9 @@ impl Mirror {
 
     async fn look_up(&self, start: &Start) -> Result<Option<String>, GitError> {
         for name in candidates(start) {
-            let call = self.call("rev-parse", LOOK_LIMIT);
-            let found = call
-                .args(["--verify", "--quiet", "--end-of-options"])
-                .arg(format!("{name}^{{commit}}"))
-                .line()
-                .await;
-            match found {
-                Ok(commit) => return Ok(Some(commit)),
-                Err(GitError::Failed { .. }) => {}
-                Err(error) => return Err(error),
+            let found = self.named(&format!("{name}^{{commit}}")).await?;
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
@@ -187,17 +172,22 @@ impl Mirror {
 
     /// Whether this branch is here.
     pub(super) async fn has_branch(&self, branch: &str) -> Result<bool, GitError> {
+        let found = self.named(&format!("refs/heads/{branch}")).await?;
+        Ok(found.is_some())
+    }
+
+    async fn named(&self, name: &str) -> Result<Option<String>, GitError> {
         let call = self.call("rev-parse", LOOK_LIMIT);
-        let found = call
-            .args(["--verify", "--quiet", "--end-of-options"])
-            .arg(format!("refs/heads/{branch}"))
-            .line()
-            .await;
-        match found {
-            Ok(_) => Ok(true),
-            Err(GitError::Failed { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+        call.verify(name).found().await
+    }
+
+    /// Forgets the worktrees whose directories are gone.
+    pub(super) async fn prune(&self) -> Result<(), GitError> {
+        let call = self.call("worktree", LOOK_LIMIT);
+        call.args(["prune", "--expire=now"])
+            .output()
+            .await
+            .map(drop)
     }
 }
 

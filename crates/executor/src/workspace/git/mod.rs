@@ -7,9 +7,7 @@ mod lock;
 mod mirror;
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,9 +17,10 @@ use tapedeck_domain::git::{GitWorkspace, Source, Transport};
 pub use command::GitError;
 pub(crate) use command::{Call, Git};
 pub(crate) use lock::FileLock;
-use mirror::{LOOK_LIMIT, Mirror, Origin};
+use mirror::{Mirror, Origin};
 
 use super::{WorkspaceError, local};
+use crate::files::{if_there, private_dir, write_whole};
 
 /// Putting a worktree's files on disk.
 const CHECKOUT_LIMIT: Duration = Duration::from_mins(10);
@@ -118,10 +117,6 @@ impl Folders {
     }
 }
 
-pub(crate) fn private_dir(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
 /// What is known of a session's worktree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -142,28 +137,19 @@ pub struct Record {
 impl Record {
     /// What is known of a session's worktree, if it has one.
     pub(crate) fn read(folders: &Folders, session_id: &str) -> io::Result<Option<Self>> {
-        match std::fs::read(folders.record(session_id)) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(io::Error::from),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let bytes = if_there(std::fs::read(folders.record(session_id)))?;
+        let record = bytes.map(|bytes| serde_json::from_slice(&bytes));
+        record.transpose().map_err(io::Error::from)
     }
 
     fn write(&self, folders: &Folders) -> io::Result<()> {
         private_dir(&folders.records())?;
-        let path = folders.record(&self.session_id);
-        let unnamed = path.with_extension("new");
-        std::fs::write(&unnamed, serde_json::to_vec(self).map_err(io::Error::from)?)?;
-        std::fs::rename(unnamed, path)
+        let record = serde_json::to_vec(self).map_err(io::Error::from)?;
+        write_whole(&folders.record(&self.session_id), &record)
     }
 
     pub(crate) fn remove(folders: &Folders, session_id: &str) -> io::Result<()> {
-        match std::fs::remove_file(folders.record(session_id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        if_there(std::fs::remove_file(folders.record(session_id))).map(drop)
     }
 }
 
@@ -192,7 +178,7 @@ impl Worktrees {
         session_id: &str,
         roots: &[PathBuf],
     ) -> Result<Worktree, WorkspaceError> {
-        let origin = self.origin(workspace, roots)?;
+        let origin = self.origin(workspace, roots).await?;
         let held = Record::read(&self.folders, session_id).map_err(GitError::from)?;
         let (record, note) = match held {
             Some(record) if record.source != origin.url => {
@@ -216,7 +202,7 @@ impl Worktrees {
         })
     }
 
-    fn origin(
+    async fn origin(
         &self,
         workspace: &GitWorkspace,
         roots: &[PathBuf],
@@ -229,7 +215,7 @@ impl Worktrees {
                 (url.clone(), *transport)
             }
             Source::Directory(path) => {
-                let path = local::prepare(Path::new(path), roots)?;
+                let path = local::prepare(Path::new(path), roots).await?;
                 let text = path.to_str().map(str::to_owned);
                 let text = text.ok_or_else(|| WorkspaceError::NotADirectory(path.clone()))?;
                 (text, Transport::File)
@@ -271,12 +257,20 @@ impl Worktrees {
     /// A worktree that is there has to be the session's own; one that is gone is made again from
     /// its branch.
     async fn find_again(&self, record: &Record) -> Result<(), WorkspaceError> {
+        // What is being made right now is looked at when it is done.
+        if matches!(self.is_finished(record), Ok(true)) {
+            return Ok(());
+        }
         let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
-        let is_there = self.folders.worktree(&record.session_id).exists();
-        if is_there && !is_unfinished(&self.repository_of(record)?) {
+        if self.is_finished(record)? {
             return Ok(());
         }
         Ok(self.check_out(&mirror, record).await?)
+    }
+
+    fn is_finished(&self, record: &Record) -> Result<bool, WorkspaceError> {
+        let is_there = self.folders.worktree(&record.session_id).exists();
+        Ok(is_there && !is_unfinished(&self.repository_of(record)?))
     }
 
     /// The part of the mirror that belongs to a worktree. The worktree says itself which one it is,
@@ -301,8 +295,7 @@ impl Worktrees {
         let path = self.folders.worktree(&record.session_id);
         private_dir(path.parent().unwrap_or(&path))?;
         let unfinished = Unfinished::new(path.clone())?;
-        let prune = mirror.call("worktree", LOOK_LIMIT);
-        prune.args(["prune", "--expire=now"]).output().await?;
+        mirror.prune().await?;
         let add = mirror.call("worktree", CHECKOUT_LIMIT);
         // Twice, because one that was not finished is still locked.
         let add = add.args(["add", "--force", "--force", "--quiet", "--no-guess-remote"]);
@@ -342,12 +335,8 @@ impl Worktrees {
     pub(crate) async fn remove(&self, record: &Record) -> Result<(), GitError> {
         let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
         let path = self.folders.worktree(&record.session_id);
-        match tokio::fs::remove_dir_all(&path).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let prune = mirror.call("worktree", LOOK_LIMIT);
-        prune.args(["prune", "--expire=now"]).output().await?;
+        if_there(tokio::fs::remove_dir_all(&path).await)?;
+        mirror.prune().await?;
         Record::remove(&self.folders, &record.session_id)?;
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! `claude-stream-json`: messages in the shape of a provider's interface, whole and, where the
 //! program is asked for them, in pieces before that. What came in pieces must not be told twice.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Dialect, display_of, object, text_of};
+use super::{Dialect, display_of, object, text_of, usage_with_cost};
 use crate::backend::command::transcript::Transcript;
 use crate::lines::Line;
 
@@ -88,22 +88,14 @@ fn results(line: &Value, transcript: &mut Transcript) {
     for block in blocks.filter(|block| block["type"] == "tool_result") {
         let display = display_of(&block["content"]);
         let is_error = block["is_error"] == true;
-        transcript.result(text_of(block, "tool_use_id"), "", &display, is_error);
+        transcript.result(text_of(block, "tool_use_id"), &display, is_error);
     }
 }
 
 /// A turn that failed may call itself a success, and says so in `is_error`. Its conversation's id
 /// proves nothing: one that isn't there is named, too.
 fn end(line: &Value, transcript: &mut Transcript) {
-    let mut usage = line["usage"].clone();
-    if let (Value::Object(fields), cost @ Value::Number(_)) = (&mut usage, &line["total_cost_usd"])
-    {
-        fields.insert(
-            "cost".to_owned(),
-            json!({"amount": cost, "currency": "USD"}),
-        );
-    }
-    transcript.usage(&usage);
+    transcript.usage(&usage_with_cost(&line["usage"], &line["total_cost_usd"]));
     let subtype = text_of(line, "subtype");
     if line["is_error"] != true && subtype == "success" {
         return transcript.finished();

@@ -46,14 +46,14 @@ fn item(line: &Value, is_over: bool, transcript: &mut Transcript) {
             if is_over {
                 let failed = item["status"] != "completed"
                     || item["exit_code"].as_i64().is_some_and(|code| code != 0);
-                transcript.result(id, "", text_of(item, "aggregated_output"), failed);
+                transcript.result(id, text_of(item, "aggregated_output"), failed);
             }
         }
         "file_change" => {
             transcript.call(id, "file_change", &json!({"changes": item["changes"]}));
             if is_over {
                 let failed = item["status"] != "completed";
-                transcript.result(id, "", &changed(&item["changes"]), failed);
+                transcript.result(id, &changed(&item["changes"]), failed);
             }
         }
         "mcp_tool_call" => {
@@ -66,13 +66,13 @@ fn item(line: &Value, is_over: bool, transcript: &mut Transcript) {
                     "" => display_of(content),
                     error => error.to_owned(),
                 };
-                transcript.result(id, "", &display, item["status"] != "completed");
+                transcript.result(id, &display, item["status"] != "completed");
             }
         }
         "web_search" => {
             transcript.call(id, "web_search", &json!({"query": item["query"]}));
             if is_over {
-                transcript.result(id, "", "", false);
+                transcript.result(id, "", false);
             }
         }
         _ => transcript.raw(line),

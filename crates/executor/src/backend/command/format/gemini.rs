@@ -31,7 +31,7 @@ impl Dialect for Gemini {
                     Value::Null => text_of(&line["error"], "message").to_owned(),
                     output => display_of(output),
                 };
-                transcript.result(text_of(&line, "tool_id"), "", &display, failed);
+                transcript.result(text_of(&line, "tool_id"), &display, failed);
             }
             "error" if line["severity"] == "error" => transcript.error(text_of(&line, "message")),
             "result" => {

@@ -1,9 +1,9 @@
 //! `opencode-json`: steps with their parts. Texts come whole, and so do tool calls, which are
 //! reported once, after they have ended.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Dialect, display_of, object, text_of};
+use super::{Dialect, display_of, object, text_of, usage_with_cost};
 use crate::backend::command::transcript::Transcript;
 use crate::lines::Line;
 
@@ -23,7 +23,7 @@ impl Dialect for Opencode {
             "reasoning" => transcript.think(text_of(part, "text")),
             "tool_use" => tool(part, transcript),
             "step_finish" => {
-                transcript.usage(&usage(part));
+                transcript.usage(&usage_with_cost(&part["tokens"], &part["cost"]));
                 // After tool calls another step follows, unless one was refused: that is the end.
                 transcript.finished();
             }
@@ -42,19 +42,10 @@ fn tool(part: &Value, transcript: &mut Transcript) {
     let state = &part["state"];
     transcript.call(id, name, &state["input"]);
     match text_of(state, "status") {
-        "completed" => transcript.result(id, name, &display_of(&state["output"]), false),
-        "error" => transcript.result(id, name, &display_of(&state["error"]), true),
+        "completed" => transcript.result(id, &display_of(&state["output"]), false),
+        "error" => transcript.result(id, &display_of(&state["error"]), true),
         _ => {}
     }
-}
-
-fn usage(part: &Value) -> Value {
-    let mut usage = part["tokens"].clone();
-    if let (Value::Object(fields), cost @ Value::Number(_)) = (&mut usage, &part["cost"]) {
-        let cost = json!({"amount": cost, "currency": "USD"});
-        fields.insert("cost".to_owned(), cost);
-    }
-    usage
 }
 
 fn reason(error: &Value) -> String {
