@@ -93,7 +93,11 @@ async fn multiply(data_dir: &Path, count: usize) {
         .unwrap();
     let of_sessions = columns(&mut connection, "sessions").await;
     let id = format!("unhex(printf('%012x70008%015x', {EPOCH} + number, session_key))");
-    let copied = of_sessions.replace("session_id", &id);
+    let copied = of_sessions
+        .split(", ")
+        .map(|column| if column == "session_id" { &id } else { column })
+        .collect::<Vec<_>>()
+        .join(", ");
     let templates = format!("SELECT session_key FROM sessions ORDER BY session_key LIMIT {FEW}");
     run(
         &mut connection,
@@ -105,11 +109,14 @@ async fn multiply(data_dir: &Path, count: usize) {
     )
     .await;
     let of_heads = columns(&mut connection, "session_heads").await;
-    let rest = of_heads
+    let of_rest: Vec<_> = of_heads
         .split(", ")
         .filter(|column| *column != "session_id")
+        .collect();
+    let rest = of_rest
+        .iter()
         .map(|column| {
-            if column == "active_run_key" {
+            if *column == "active_run_key" {
                 "NULL".to_owned()
             } else {
                 format!("h.{column}")
@@ -117,7 +124,7 @@ async fn multiply(data_dir: &Path, count: usize) {
         })
         .collect::<Vec<_>>()
         .join(", ");
-    let of_rest = of_heads.replace("session_id, ", "");
+    let of_rest = of_rest.join(", ");
     run(
         &mut connection,
         &format!(

@@ -3,12 +3,14 @@
 use tapedeck_domain::Rejection;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::{SessionSettings, SessionStatus};
+use tapedeck_domain::settle::Ending;
 
 use crate::control::{TestControl, contact};
 
 on_every_store! {
     expired_claim_is_recovered_without_restart,
     a_run_with_attempts_left_is_requested_again,
+    a_run_given_back_in_the_middle_is_requested_again_while_attempts_remain,
     many_lost_runs_are_recovered_in_one_pass,
     a_poisonous_run_fails_visibly,
     lost_executors_alone_do_not_poison_a_run,
@@ -63,6 +65,41 @@ async fn a_run_with_attempts_left_is_requested_again(t: TestControl) {
         .map(|event| event.payload.value()["requeued"].clone())
         .collect();
     assert_eq!(requeued, [true, false]);
+}
+
+async fn a_run_given_back_in_the_middle_is_requested_again_while_attempts_remain(t: TestControl) {
+    let mut settings = SessionSettings::default();
+    settings.run_target.constraints.max_attempts = Some(2);
+    let session = t.session_with(settings).await;
+    let run = t.prompt(session).await;
+    let first = t.claim("e1").await;
+    t.say(&first, "a", "half a sent").await.unwrap();
+    t.ask(&first, "q1").await.unwrap();
+    let given_back = t.settle(&first, Ending::Interrupted).await.unwrap();
+    assert_eq!(given_back.status, RunStatus::Requested);
+    // Its claim is over, for the same report again as well.
+    for ending in [Ending::Interrupted, Ending::Completed] {
+        assert_rejected!(
+            t.settle(&first, ending).await.map(|_| ()),
+            Rejection::ClaimLost
+        );
+    }
+    let log = t.log(session).await;
+    let last: Vec<_> = log.iter().rev().take(2).collect();
+    assert_eq!(last[0].kind, "RunReleased");
+    assert_eq!(last[0].payload.value()["reason"], "handed_back");
+    assert_eq!(last[1].kind, "ApprovalResponse");
+
+    let second = t.claim("e2").await;
+    assert_eq!(
+        (second.run_id(), second.claimed.attempt),
+        (run.run_id, 2)
+    );
+    t.say(&second, "b", "all of it").await.unwrap();
+    t.settle(&second, Ending::Interrupted).await.unwrap();
+    let run = t.run(run.run_id).await;
+    assert_eq!(run.status, RunStatus::Interrupted);
+    assert_eq!(run.recovery.unwrap().reason, "handed_back");
 }
 
 async fn many_lost_runs_are_recovered_in_one_pass(t: TestControl) {

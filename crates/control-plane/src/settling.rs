@@ -112,6 +112,23 @@ pub(crate) async fn end_questions(
     Ok(drafts)
 }
 
+/// Offers a run again that was `held` until now; `event` says why.
+pub(crate) async fn requeue(
+    context: &mut Context<'_>,
+    locked: &mut LockedSession,
+    held: &LiveRun,
+    (mut run, event): (LiveRun, Draft),
+) -> Result<(), Failure> {
+    let attempt = held.state.claim().map(|claim| claim.attempt);
+    let mut drafts = end_questions(context, held, attempt).await?;
+    run.pending_interactions = 0;
+    drafts.push(event);
+    context.append(&mut locked.head, drafts).await?;
+    context.tx.save_live_run(&run).await?;
+    context.enqueue(locked, &run).await?;
+    Ok(context.show(locked, &run, false).await?)
+}
+
 /// Cancels every queued run of a session: takeover, close and forced delete (rules R16).
 pub(crate) async fn cancel_queued(
     context: &mut Context<'_>,

@@ -166,8 +166,12 @@ const SOURCES: &[Source] = &[
     server(EventKind::RunStarted, DisplayKind::Status, |_| {
         status("running", None)
     }),
-    server(EventKind::RunReleased, DisplayKind::Status, |_| {
-        let text = "the executor gave the run back before any output";
+    server(EventKind::RunReleased, DisplayKind::Status, |event| {
+        let text = if event["reason"] == "handed_back" {
+            "the executor gave the run back; it waits for another"
+        } else {
+            "the executor gave the run back before any output"
+        };
         status("requested", Some(text.into()))
     }),
     server(EventKind::RunLeaseExpired, DisplayKind::Status, |event| {

@@ -123,6 +123,36 @@ pub fn expire(mut run: LiveRun, claimants_seen: bool, now: Now, timing: &Timing)
     }
 }
 
+/// What becomes of a run that its executor gives back after its agent's first output: requested
+/// again at its old place where the session allows another attempt (ADR 25), with `RunReleased`.
+/// `None` where it ends. A claim that was never acknowledged is so by this.
+pub fn hand_back(run: &LiveRun, why: Option<&str>, now: Now) -> Option<(LiveRun, Draft)> {
+    let claim = run.state.claim().filter(|_| !run.state.is_cancelling())?;
+    let used = run.attempts.used + u32::from(!claim.acknowledged);
+    if used >= run.attempts.max {
+        return None;
+    }
+    let event = Draft::server(
+        EventKind::RunReleased,
+        json!({
+            "executor_id": claim.executor_id,
+            "attempt": claim.attempt,
+            "reason": "handed_back",
+            "error": why,
+        }),
+    )
+    .of_run(run)
+    .by(claim);
+    let mut run = run.clone();
+    run.attempts.used = used;
+    run.attempts.unacknowledged = 0;
+    run.deadline = None;
+    run.state = RunState::Requested {
+        ready_at: now.lease,
+    };
+    Some((run, event))
+}
+
 /// The end of a run that was asked to stop, by an executor that is still there or was lost.
 fn cancelled(is_there: bool) -> RunEnd {
     let (reason, error) = if is_there {

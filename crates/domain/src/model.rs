@@ -12,7 +12,7 @@ use crate::claim::{
     ClaimFacts, ClaimRequest, ClaimToken, Proof, prove, release, renew, replay, take,
 };
 use crate::digest::Digest;
-use crate::expire::{Expiry, expire};
+use crate::expire::{Expiry, expire, hand_back};
 use crate::fixture::{TIMING, after, request, run_id, session, settled};
 use crate::id::{RunId, TapeEntryId};
 use crate::rejection::Rejection;
@@ -291,7 +291,10 @@ impl Model {
                     recovery_reason: None,
                     body_digest: Some(body),
                 };
-                self.settle(&run, end);
+                match hand_back(&run, None, self.now()).filter(|_| ending == Ending::Interrupted) {
+                    Some((run, _)) => self.save(run),
+                    None => self.settle(&run, end),
+                }
             }
             Some((run_id, Proof::Settled)) => {
                 let (status, claim) = &self.settled[&run_id];

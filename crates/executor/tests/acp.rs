@@ -58,6 +58,29 @@ async fn a_turn_completes_with_its_events_in_order() {
     assert_eq!(new["mcpServers"], json!([]));
 }
 
+/// Programs that cut a text in the middle of a character write one half of it.
+#[tokio::test]
+async fn half_a_character_costs_no_more_than_itself() {
+    let chunk = |text: &str| {
+        let update = json!({"sessionUpdate": "agent_message_chunk",
+            "content": {"type": "text", "text": text}});
+        let params = json!({"sessionId": "s1", "update": update});
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
+    };
+    let half = chunk("one HALF two").replace("HALF", "\\ud83d");
+    let asked = json!({"jsonrpc": "2.0", "id": 77, "method": "session/request_permission",
+        "params": {"sessionId": "s1", "toolCall": {"toolCallId": "t", "title": "HALF"},
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]}});
+    let asked = asked.to_string().replace("HALF", "\\ude00");
+    let steps = json!([["raw", format!("{half}\n{asked}\n")], ["outcome", 77]]);
+    let (running, mut ends) = Stage::new(&steps).begin(100);
+    let (question, reply) = ends.asked.recv().await.unwrap();
+    assert_eq!(question.tool_name, "\u{fffd}");
+    reply.send(approved(Scope::Once)).unwrap();
+    let played = running.finish(&mut ends).await;
+    assert_eq!(played.text(), "one \u{fffd} two answer yes");
+}
+
 #[tokio::test]
 async fn reports_of_no_known_shape_end_nothing_and_are_kept_whole() {
     let unknown = json!({"sessionUpdate": "something_new", "x": 1});

@@ -27,10 +27,16 @@ impl Stage {
     }
 
     fn beside(fixture: Fixture, steps: &Value, stay: Duration) -> Self {
+        Self::with(fixture, steps, stay, &json!({}))
+    }
+
+    fn with(fixture: Fixture, steps: &Value, stay: Duration, more: &Value) -> Self {
         let mark = unique("mark");
-        let script = json!({"steps": steps, "mark": mark,
-            "options": {"capabilities": {"loadSession": true}, "new": {"modes": {
-                "currentModeId": "auto", "availableModes": [{"id": "auto"}, {"id": "ask"}]}}}});
+        let mut options = json!({"capabilities": {"loadSession": true}, "new": {"modes": {
+            "currentModeId": "auto", "availableModes": [{"id": "auto"}, {"id": "ask"}]}}});
+        let fields = options.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        let script = json!({"steps": steps, "mark": mark, "options": options});
         let command = shell_words::join(["python3", "-u", AGENT, &script.to_string()]);
         let options = AcpOptions {
             warm_stay: stay,
@@ -98,6 +104,23 @@ async fn the_second_run_of_a_session_starts_no_process() {
     let (last, _) = stage.run(stage.turn(left)).await;
     assert_eq!(continuity(&last), "loaded");
     assert_eq!(stage.agents(), NONE);
+}
+
+/// The process is there, and what it had open is not.
+#[tokio::test]
+async fn an_agent_that_lost_its_session_while_it_stayed_takes_it_up_or_begins_anew() {
+    for (lost, expected) in [(false, ("loaded", "do it")), (true, ("broken", "context: do it"))] {
+        let options = json!({"forgets": true, "lost": lost});
+        let (steps, stay) = (json!([["echo_prompt"]]), Duration::from_mins(2));
+        let stage = Stage::with(Fixture::new(), &steps, stay, &options);
+        let (first, _) = stage.run(stage.turn(None)).await;
+        let agents = stage.agents();
+        let (next, text) = stage.run(stage.turn(first.agent_state)).await;
+        assert_eq!(next.status, OutcomeStatus::Completed, "{next:?}");
+        assert_eq!((continuity(&next), text.as_str()), expected);
+        assert_eq!(stage.agents(), agents);
+        stage.backend.close().await;
+    }
 }
 
 #[tokio::test]

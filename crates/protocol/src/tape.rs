@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tapedeck_domain::tape::{EntryKind, TapeEntry};
-use tapedeck_domain::{CheckpointId, RunId, TapeEntryId, Timestamp};
+use tapedeck_domain::{CheckpointId, RunId, SessionId, TapeEntryId, Timestamp};
 use utoipa::ToSchema;
 
 use crate::schema;
@@ -64,6 +64,19 @@ pub struct TapePage {
     /// The next page; null at the end.
     #[schema(required)]
     pub next_cursor: Option<String>,
+}
+
+/// A transcript as JSON: the whole tape, without secrets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TranscriptResponse {
+    /// The session.
+    #[schema(value_type = Uuid)]
+    pub session_id: SessionId,
+    /// Its title.
+    #[schema(required)]
+    pub title: Option<String>,
+    /// In the order of their positions.
+    pub entries: Vec<TapeEntryResponse>,
 }
 
 #[cfg(test)]

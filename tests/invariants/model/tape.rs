@@ -78,7 +78,7 @@ impl Tape {
                     self.push("run_end", ev.run, false);
                 }
             }
-            ("RunLeaseExpired", _) => {
+            ("RunLeaseExpired" | "RunReleased", _) => {
                 self.close_run(ev.run);
                 self.closed.clear();
                 ev.run.map(|run| self.left_to_executor.remove(&run));

@@ -57,22 +57,16 @@ impl Command for ExpireClaim {
                 settling::settle(context, &mut locked, live, end, None).await?;
             }
             Expiry::Requeue {
-                mut run,
+                run,
                 event,
                 unservable,
             } => {
-                let mut drafts =
-                    settling::end_questions(context, &live, Some(claim.attempt)).await?;
-                run.pending_interactions = 0;
-                drafts.push(event);
-                context.append(&mut locked.head, drafts).await?;
-                context.tx.save_live_run(&run).await?;
-                context.enqueue(&locked, &run).await?;
-                context.show(&mut locked, &run, false).await?;
+                let attempt = run.attempts.attempt;
+                settling::requeue(context, &mut locked, &live, (run, event)).await?;
                 if unservable.is_some() {
                     let progress = RunProgress {
                         status: RunStatus::Requested,
-                        attempt: run.attempts.attempt,
+                        attempt,
                         executor_id: None,
                         claimed_at: None,
                         started_at: None,

@@ -39,20 +39,13 @@ impl Command for ReleaseRun {
             return Err(Rejection::ClaimLost.into());
         };
         let mut locked = context.lock_with(head).await?;
-        let mut drafts = settling::end_questions(context, &live, Some(claim.attempt)).await?;
-        let mut run = release(live, context.now)?;
-        run.pending_interactions = 0;
+        let run = release(live.clone(), context.now)?;
         let payload = json!({"executor_id": claim.executor_id, "attempt": claim.attempt});
-        drafts.push(
-            Draft::server(EventKind::RunReleased, payload)
-                .of_run(&run)
-                .by(&claim),
-        );
-        context.append(&mut locked.head, drafts).await?;
-        context.tx.save_live_run(&run).await?;
-        context.enqueue(&locked, &run).await?;
-        context.show(&mut locked, &run, false).await?;
+        let event = Draft::server(EventKind::RunReleased, payload)
+            .of_run(&run)
+            .by(&claim);
+        settling::requeue(context, &mut locked, &live, (run, event)).await?;
         context.save(&locked).await?;
-        Ok(context.tx.run(run.key).await?)
+        Ok(context.tx.run(live.key).await?)
     }
 }

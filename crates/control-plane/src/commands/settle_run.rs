@@ -4,8 +4,9 @@
 use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_domain::claim::Proof;
+use tapedeck_domain::expire::hand_back;
 use tapedeck_domain::run::Run;
-use tapedeck_domain::settle::{RunEnd, check_complete, repeated};
+use tapedeck_domain::settle::{Ending, RunEnd, check_complete, repeated};
 use tapedeck_domain::tape::upload::EntryBatch;
 use tapedeck_domain::{Rejection, SessionId, TapeId};
 use tapedeck_store::{Failure, Lane};
@@ -78,14 +79,19 @@ impl Command for SettleRun {
                 }
             }
         }
-        settling::settle(
-            context,
-            &mut locked,
-            live,
-            self.end.clone(),
-            self.agent_state.clone(),
-        )
-        .await?;
+        let again = match self.end.ending {
+            Ending::Interrupted => hand_back(&live, self.end.error.as_deref(), context.now),
+            Ending::Completed | Ending::Failed | Ending::Cancelled => None,
+        };
+        if let Some(again) = again {
+            if let Some(state) = &self.agent_state {
+                context.tx.save_agent_state(key, state).await?;
+            }
+            settling::requeue(context, &mut locked, &live, again).await?;
+        } else {
+            let (end, agent_state) = (self.end.clone(), self.agent_state.clone());
+            settling::settle(context, &mut locked, live, end, agent_state).await?;
+        }
         context.save(&locked).await?;
         Ok(context.tx.run(key).await?)
     }

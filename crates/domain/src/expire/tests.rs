@@ -136,6 +136,45 @@ fn acknowledged_attempts_are_compared_with_the_bound_and_the_rest_is_not() {
 }
 
 #[test]
+fn a_run_that_is_given_back_is_offered_again_while_an_attempt_is_left() {
+    // (status, used, max, goes back, attempts used then)
+    for (status, used, max, goes_back) in [
+        (RunStatus::Running, 1, 1, None),
+        (RunStatus::Running, 1, 2, Some(1)),
+        (RunStatus::Running, 2, 2, None),
+        (RunStatus::Claimed, 0, 1, None),
+        (RunStatus::Claimed, 0, 2, Some(1)),
+        (RunStatus::Cancelling, 1, 5, None),
+        (RunStatus::Requested, 0, 5, None),
+    ] {
+        let mut run = live(status);
+        run.attempts = Attempts {
+            attempt: 1,
+            used,
+            unacknowledged: 1,
+            max,
+        };
+        let given_back = hand_back(&run, Some("it was shut down"), after(1_000));
+        let told = given_back.as_ref().map(|(run, _)| run.attempts);
+        let expected = goes_back.map(|used| Attempts {
+            used,
+            unacknowledged: 0,
+            ..run.attempts
+        });
+        assert_eq!(told, expected, "{status} {used} of {max}");
+        let Some((run, event)) = given_back else {
+            continue;
+        };
+        let ready_at = at(1_000);
+        assert_eq!(run.state, RunState::Requested { ready_at });
+        assert_eq!(event.kind, "RunReleased");
+        let payload = json!({"executor_id": "executor-1", "attempt": 1, "reason": "handed_back",
+            "error": "it was shut down"});
+        assert_eq!(event.payload.value(), payload);
+    }
+}
+
+#[test]
 fn a_cancel_that_runs_out_is_cancelled_and_says_why() {
     let cancelling = |acknowledged: bool, expires_ms: i64| {
         let mut run = live(RunStatus::Cancelling);

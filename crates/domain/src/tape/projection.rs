@@ -132,7 +132,10 @@ fn step(state: &mut TapeState, event: &EventRecord, entries: &mut Vec<NewEntry>)
         }
         let end = json!({"status": payload["run_status"], "error": payload["error"]});
         entries.push(entry(event, EntryKind::RunEnd, end));
-    } else if event.kind == EventKind::RunLeaseExpired.as_str() {
+    } else if [EventKind::RunLeaseExpired, EventKind::RunReleased]
+        .iter()
+        .any(|kind| event.kind == kind.as_str())
+    {
         close_run(state, event.run_id, entries);
         // Another attempt begins, by an executor that may not send entries.
         state.closed_calls.clear();

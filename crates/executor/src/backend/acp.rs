@@ -19,10 +19,11 @@ mod tools;
 mod updates;
 mod warm;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -35,7 +36,7 @@ use crate::process::{AgentProcess, AgentSpec, Environment, Launcher, Redactor, s
 use connection::{Connection, Pipes};
 use files::Files;
 use finish::{Finish, interrupted};
-use handshake::{Offered, call, shake_hands};
+use handshake::{Offered, shake_hands};
 use services::Services;
 use session::{Continuity, Opened, Opening, Stop};
 use terminals::Terminals;
@@ -205,7 +206,7 @@ impl AcpBackend {
         agent: &Agent,
         rested: Option<Opened>,
         (turn, io): (&Turn, &TurnIo),
-        opened: &OnceLock<Opened>,
+        opened: &Mutex<Option<Opened>>,
     ) -> Result<Value, Stop> {
         let (connection, redactor) = (&agent.connection, &agent.redactor);
         let hello = if let Some(rested) = &rested {
@@ -232,6 +233,28 @@ impl AcpBackend {
             Some(rested) => opening.again(rested).await?,
             None => opening.open().await?,
         };
+        let is_warm = session.continuity == Continuity::Warm;
+        let answer = self.prompt(session, &opening, io, opened).await;
+        // What it had open may be gone without the process. As long as nothing has come of the
+        // prompt, the session is taken up as in a new process.
+        if is_warm && matches!(answer, Err(Stop::Failed(_))) && !connection.updates().any_output() {
+            let session = opening.open().await?;
+            return self.prompt(session, &opening, io, opened).await;
+        }
+        answer
+    }
+
+    /// Sends the prompt, and gives its answer.
+    async fn prompt(
+        &self,
+        session: Opened,
+        opening: &Opening<'_>,
+        io: &TurnIo,
+        opened: &Mutex<Option<Opened>>,
+    ) -> Result<Value, Stop> {
+        let Opening {
+            connection, turn, ..
+        } = *opening;
         let prompt = match session.continuity {
             Continuity::Warm | Continuity::Resumed | Continuity::Loaded => &turn.raw_prompt,
             Continuity::New | Continuity::Broken => &turn.prompt_with_context,
@@ -245,21 +268,21 @@ impl AcpBackend {
         }
         connection.updates().prompted();
         // From here on there is something to cancel.
-        let _ = opened.set(session);
-        call(connection, "session/prompt", params, &hello, redactor).await
+        *opened.lock() = Some(session);
+        opening.call("session/prompt", params).await
     }
 
     /// Asks the agent to stop, and waits a while for its answer.
     async fn cancel(
         &self,
         connection: &Connection,
-        opened: &OnceLock<Opened>,
+        opened: &Mutex<Option<Opened>>,
         vigil: &Vigil,
         conversation: impl Future<Output = Result<Value, Stop>>,
     ) -> Option<Value> {
-        let session = opened.get()?;
+        let session_id = opened.lock().as_ref()?.state.session_id.clone();
         let told = async {
-            let params = json!({"sessionId": session.state.session_id});
+            let params = json!({"sessionId": session_id});
             connection.peer.notify("session/cancel", params).await;
             connection.cancel_questions();
             conversation.await.ok()
@@ -304,7 +327,7 @@ impl Backend for AcpBackend {
         agent
             .connection
             .attach(&turn, &io, Arc::clone(&services), count);
-        let opened = OnceLock::new();
+        let opened = Mutex::new(None);
         let (answer, interrupt) = {
             let mut conversation =
                 std::pin::pin!(self.converse(&agent, rested, (&turn, &io), &opened));

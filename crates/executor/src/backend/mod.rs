@@ -5,6 +5,7 @@ pub mod acp;
 pub mod command;
 mod event;
 mod failure;
+mod lenient;
 mod settings;
 mod vigil;
 

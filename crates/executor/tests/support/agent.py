@@ -18,6 +18,8 @@ asked = 0
 called = 0
 terminal = None
 authenticated = False
+# How many prompts the open session has had.
+prompts = 0
 held = []
 
 
@@ -117,6 +119,8 @@ def step(prompt, name, *arguments):
         request = ask({"toolCallId": arguments[0], "title": arguments[1], "rawInput": {"n": 1},
                        "kind": arguments[2] if len(arguments) > 2 else "execute"}, ALL)
         update(text("answer " + outcome(request)))
+    elif name == "outcome":
+        update(text(" answer " + outcome(arguments[0])))
     elif name == "ask_two":
         first, second = ask({"toolCallId": "a", "title": "one"}, ALL), ask({"toolCallId": "b", "title": "two"}, ALL)
         update(text("answers %s %s" % (outcome(first), outcome(second))))
@@ -191,6 +195,8 @@ while True:
             time.sleep(600)
         break
     method = message.get("method")
+    if method in ("session/new", "session/load", "session/resume"):
+        prompts = 0
     if method == "initialize":
         send({"id": message["id"], "result": {
             "protocolVersion": options.get("version", 1),
@@ -212,7 +218,10 @@ while True:
         if "set_update" in options:
             update(options["set_update"])
         send({"id": message["id"], "result": options.get("set_answer", {})})
+    elif method == "session/prompt" and options.get("forgets") and prompts > 0:
+        send({"id": message["id"], "error": {"code": -32002, "message": "no such session"}})
     elif method == "session/prompt":
+        prompts += 1
         result = {"stopReason": "end_turn"}
         for entry in script.get("steps", []):
             answer = step(message, *entry)

@@ -12,7 +12,7 @@ use tapedeck_control_plane::{ControlPlane, Error, TapeFilter};
 use tapedeck_domain::tape::TapeEntry;
 use tapedeck_domain::transcript::{Transcript, TranscriptFormat};
 use tapedeck_domain::{SessionId, limits};
-use tapedeck_protocol::tape::{TapeEntryResponse, TapePage};
+use tapedeck_protocol::tape::{TapeEntryResponse, TapePage, TranscriptResponse};
 use tapedeck_protocol::views::{TapeQuery, TranscriptQuery, media_type};
 
 use super::Answer;
@@ -68,7 +68,8 @@ async fn next_position(
     get, path = "/sessions/{session_id}/transcript", tag = "sessions",
     params(("session_id" = Uuid, Path), TranscriptQuery),
     responses((status = 200, content(
-        (String = "text/markdown"), (String = "application/json"), (String = "application/x-ndjson")
+        (String = "text/markdown"), (TranscriptResponse = "application/json"),
+        (String = "application/x-ndjson")
     )))
 )]
 pub(super) async fn transcript(

@@ -5,6 +5,7 @@ use crate::support::{Claim, ID, Live};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
+use tapedeck_protocol::tape::TranscriptResponse;
 
 const OTHER: &str = "018f0000-0000-7000-8000-00000000000e";
 
@@ -104,8 +105,10 @@ async fn a_transcript_comes_in_three_forms() {
     }
     let json = live.get(&format!("{path}?format=json")).await;
     assert_eq!(json.header(CONTENT_TYPE), "application/json");
-    assert_eq!(json.json["session_id"], json!(session));
     assert_eq!(json.json["entries"], json!(whole));
+    let document = serde_json::from_value::<TranscriptResponse>(json.json.clone()).unwrap();
+    assert_eq!(document.session_id.to_string(), session);
+    assert_eq!(serde_json::to_value(document).unwrap(), json.json);
     let lines = live.get(&format!("{path}?format=jsonl")).await;
     assert_eq!(lines.header(CONTENT_TYPE), "application/x-ndjson");
     let read: Vec<Value> = lines

@@ -384,9 +384,25 @@ impl Expected {
             Proof::Live if event_count.is_some_and(|sent| sent != self.runs[run].event_count) => {
                 return Err("EventsMissing");
             }
+            Proof::Live if ending == Ending::Interrupted && self.may_go_on(run) => {
+                let found = &mut self.runs[run];
+                let acknowledged = found.lease.as_ref().is_some_and(|lease| lease.acknowledged);
+                found.used += u32::from(!acknowledged);
+                found.unacknowledged = 0;
+                self.end_questions(run, InteractionStatus::Cancelled);
+                self.offer(run, 0);
+                self.say(self.runs[run].session, "RunReleased", Some(run));
+            }
             Proof::Live => self.settle(run, ending, Some(ending)),
         }
         Ok(self.runs[run].status)
+    }
+
+    /// Whether a run that is given back in the middle is offered again.
+    fn may_go_on(&self, run: usize) -> bool {
+        let found = &self.runs[run];
+        let acknowledged = found.lease.as_ref().is_some_and(|lease| lease.acknowledged);
+        found.status != RunStatus::Cancelling && found.used + u32::from(!acknowledged) < found.max
     }
 
     pub(in super::super) fn release(&mut self, claim: usize, me: OwnerName) -> Answer<RunStatus> {

@@ -153,7 +153,8 @@ impl Hello {
     /// The failure of a request, with what to do where the agent wants authentication.
     pub(super) fn failure(&self, method: &str, error: &RpcError, redactor: &Redactor) -> Failure {
         let text = format!("`{method}` failed: {}", describe(error, redactor));
-        if needs_authentication(error) {
+        // Some agents have the same code for other failures.
+        if needs_authentication(error) && !self.methods.is_empty() {
             let methods = redactor.redact(self.listed_methods());
             let text = format!("{text}; {methods}; name one with `--agent-auth`");
             return Failure::new(FailureCode::AgentAuthRequired, text);

@@ -12,6 +12,8 @@ use tokio::process::ChildStdin;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::lenient;
+
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMS: i64 = -32602;
 pub(super) const INTERNAL_ERROR: i64 = -32603;
@@ -42,7 +44,7 @@ pub(super) enum Message {
 impl Message {
     /// `None` if the line is no JSON-RPC message.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let Value::Object(mut fields) = serde_json::from_str(line).ok()? else {
+        let Value::Object(mut fields) = lenient::parse(line)? else {
             return None;
         };
         let id = fields.remove("id").filter(|id| !id.is_null());

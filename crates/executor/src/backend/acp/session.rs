@@ -284,7 +284,7 @@ impl Opening<'_> {
         }
     }
 
-    async fn call(&self, method: &'static str, params: Value) -> Result<Value, Stop> {
+    pub(super) async fn call(&self, method: &'static str, params: Value) -> Result<Value, Stop> {
         call(self.connection, method, params, self.hello, self.redactor).await
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::transcript::Transcript;
+use crate::backend::lenient;
 use crate::lines::Line;
 
 /// The format of a program's output.
@@ -106,7 +107,7 @@ fn object(line: &Line, transcript: &mut Transcript) -> Option<Value> {
     if text.is_empty() {
         return None;
     }
-    let value = serde_json::from_str(text).ok().filter(Value::is_object);
+    let value = lenient::parse(text).filter(Value::is_object);
     if value.is_none() {
         transcript.raw(&Value::from(line.text.as_str()));
     }
