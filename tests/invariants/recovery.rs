@@ -91,10 +91,7 @@ async fn a_run_given_back_in_the_middle_is_requested_again_while_attempts_remain
     assert_eq!(last[1].kind, "ApprovalResponse");
 
     let second = t.claim("e2").await;
-    assert_eq!(
-        (second.run_id(), second.claimed.attempt),
-        (run.run_id, 2)
-    );
+    assert_eq!((second.run_id(), second.claimed.attempt), (run.run_id, 2));
     t.say(&second, "b", "all of it").await.unwrap();
     t.settle(&second, Ending::Interrupted).await.unwrap();
     let run = t.run(run.run_id).await;

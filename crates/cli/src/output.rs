@@ -155,12 +155,13 @@ impl Printer {
         self.text(columns(head, &rows))
     }
 
-    /// Writes names with their values; empty values are left out.
+    /// Writes names with their values; empty values are left out. Further lines of a value stand
+    /// below its first, so that none of them can pass for another name.
     pub(crate) fn fields(self, fields: &[(&str, String)]) -> io::Result<()> {
         let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
             let name = self.paint(Tone::Quiet, format!("{name:width$}"));
-            self.line(format!("{name}  {}", printable(value)))?;
+            self.line(format!("{name}  {}", hanging(value, width + 2)))?;
         }
         Ok(())
     }
@@ -208,10 +209,23 @@ fn painted(color: bool, tone: Tone, text: impl Display) -> String {
     }
 }
 
-/// Text without characters that a terminal would obey.
+/// Text without characters that a terminal would obey, and without those that turn the direction of
+/// what follows: they make a text look like another one.
 pub(crate) fn printable(text: &str) -> String {
-    let kept = |letter: &char| matches!(letter, '\n' | '\t') || !letter.is_control();
+    let turns = |letter: char| {
+        matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}')
+            || ('\u{202a}'..='\u{202e}').contains(&letter)
+            || ('\u{2066}'..='\u{2069}').contains(&letter)
+    };
+    let kept =
+        |letter: &char| matches!(letter, '\n' | '\t') || !(letter.is_control() || turns(*letter));
     text.chars().filter(kept).collect()
+}
+
+/// Text whose further lines are indented.
+fn hanging(text: &str, indent: usize) -> String {
+    let lines: Vec<_> = text.lines().map(printable).collect();
+    lines.join(&format!("\n{:indent$}", ""))
 }
 
 /// The same in one line.
@@ -285,6 +299,11 @@ mod tests {
     fn what_an_agent_wrote_commands_no_terminal() {
         assert_eq!(printable("a\u{1b}[2Jb\r\nc\u{7}\td"), "a[2Jb\nc\td");
         assert_eq!(one_line("a\n  b\u{1b}"), "a b");
+        assert_eq!(printable("rm \u{202e}txt.exe\u{2066}"), "rm txt.exe");
+        assert_eq!(
+            hanging("shell\nwith  ls\r\nx", 4),
+            "shell\n    with  ls\n    x"
+        );
         assert_eq!(short("abcdef", 4), "abc…");
         assert_eq!(short("abcd", 4), "abcd");
     }

@@ -8,6 +8,8 @@ pub const UPLOAD_BYTES: usize = 16 * 1024 * 1024;
 pub const EVENT_BYTES: usize = 256 * 1024;
 /// A prompt, in bytes of UTF-8.
 pub const PROMPT_BYTES: usize = 256 * 1024;
+/// What an executor may say of its capabilities, and of its workspace, in bytes.
+pub const SAID_BYTES: usize = 64 * 1024;
 /// One line of an agent's output, in bytes.
 pub const AGENT_LINE_BYTES: usize = 32 * 1024 * 1024;
 /// Nesting of JSON.

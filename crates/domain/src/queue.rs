@@ -90,6 +90,8 @@ text_enum! {
         NoExecutor = "no_executor",
         /// The executor that it is pinned to has not been heard of lately.
         PinOffline = "pin_offline",
+        /// The executor that it is pinned to is of another kind or pool.
+        PinElsewhere = "pin_elsewhere",
         /// No executor of its kind and pool carries its labels.
         Labels = "labels",
         /// Every executor that could serve it is to take no new work.
@@ -114,7 +116,10 @@ pub fn unservable(target: &ExecutorTarget, seen: &[Executor]) -> Option<Unservab
     };
     let in_pool: Vec<_> = named.iter().filter(in_pool).collect();
     if in_pool.is_empty() {
-        return Some(Unservable::NoExecutor);
+        return Some(match pinned {
+            Some(_) => Unservable::PinElsewhere,
+            None => Unservable::NoExecutor,
+        });
     }
     let mut able = in_pool
         .into_iter()

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::digest::Digest;
 use crate::event::{Draft, EventKind, requested_payload, server_event_id};
+use crate::limits;
 use crate::rejection::Rejection;
 use crate::run::{LiveRun, Recovery, RunState, RunStatus, SettledClaim};
 use crate::session::{SessionSummary, text_enum};
@@ -115,18 +116,23 @@ pub fn settle(run: &LiveRun, end: RunEnd, now: Now) -> Settlement {
         Ending::Cancelled | Ending::Interrupted => "blocked",
     };
     let claim = run.state.claim();
-    let turn_end = Draft::server(
-        EventKind::TurnEnd,
-        json!({
-            "turn_id": run.run_id,
-            "completion_status": completion_status,
-            "run_status": status,
-            "error": error,
-            "recovery_reason": recovery_reason,
-            "never_requested": matches!(run.state, RunState::Queued),
-        }),
-    )
-    .of_run(run);
+    let mut payload = json!({
+        "turn_id": run.run_id,
+        "completion_status": completion_status,
+        "run_status": status,
+        "error": error,
+        "recovery_reason": recovery_reason,
+        "never_requested": matches!(run.state, RunState::Queued),
+    });
+    // Why the agent stopped: a turn that was cut short has completed as well.
+    let stop_reason = end
+        .result
+        .as_ref()
+        .and_then(|result| result["stop_reason"].as_str());
+    if let Some(reason) = stop_reason.filter(|reason| reason.len() <= limits::NAME_CHARS) {
+        payload["stop_reason"] = json!(reason);
+    }
+    let turn_end = Draft::server(EventKind::TurnEnd, payload).of_run(run);
     Settlement {
         status,
         result: end.result,

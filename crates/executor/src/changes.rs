@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tapedeck_client::Client;
 use tapedeck_protocol::changes::{
     CHANGES_TYPE, PATCH_TYPE, RUN_CHANGES, RUN_PATCH, SESSION_CHANGES, SESSION_PATCH,
@@ -31,7 +31,18 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 
 /// The changes of one run.
 #[derive(Debug)]
-pub(crate) struct RunChanges {
+pub(crate) enum RunChanges {
+    /// They are followed.
+    Followed(Box<Followed>),
+    /// They can't be followed, and that is nobody's fault.
+    Nowhere,
+    /// They should be followed and can't be; says why.
+    Unknown(String),
+}
+
+/// A workspace whose changes are followed, and where they are told.
+#[derive(Debug)]
+pub(crate) struct Followed {
     tracking: Tracking,
     held: Arc<Held>,
     client: Client,
@@ -44,59 +55,72 @@ impl RunChanges {
         (directory, session_id): (&Path, &str),
         held: Arc<Held>,
         client: Client,
-    ) -> Option<Self> {
+    ) -> Self {
         let tracking = timeout(BEGIN_LIMIT, workspaces.track(directory, session_id)).await;
         let why = match tracking {
-            Ok(Ok(tracking)) => {
-                return tracking.map(|tracking| Self {
+            Ok(Ok(None)) => return Self::Nowhere,
+            Ok(Ok(Some(tracking))) => {
+                return Self::Followed(Box::new(Followed {
                     tracking,
                     held,
                     client,
-                });
+                }));
             }
             // Without git nothing is a repository.
             Ok(Err(GitError::Start(error))) if error.kind() == ErrorKind::NotFound => {
                 tracing::debug!("there is no git on this machine, so changes are not followed");
-                return None;
+                return Self::Nowhere;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => format!("it took more than {} seconds", BEGIN_LIMIT.as_secs()),
         };
         tracing::warn!(why, "the changes of this run can't be followed");
-        None
+        Self::Unknown(why)
     }
 
     /// Tells the server what has changed, and gives what the run's result says of it. `brief` is for
     /// ends that somebody waits for.
     pub(crate) async fn tell(&self, brief: bool, hand_back: &CancellationToken) -> Option<Value> {
+        match self {
+            Self::Followed(followed) => followed.tell(brief, hand_back).await,
+            Self::Nowhere => None,
+            Self::Unknown(why) => Some(unknown(why)),
+        }
+    }
+}
+
+impl Followed {
+    async fn tell(&self, brief: bool, hand_back: &CancellationToken) -> Option<Value> {
         let limit = if brief { BRIEF_LIMIT } else { END_LIMIT };
         let hurried = async {
             hand_back.cancelled().await;
             sleep(BRIEF_LIMIT).await;
         };
         tokio::select! {
-            told = self.compare_and_upload() => told,
+            told = self.compare_and_upload() => Some(told),
             () = self.held.lost() => None,
-            () = sleep(limit) => too_late(),
-            () = hurried => too_late(),
+            () = sleep(limit) => Some(too_late()),
+            () = hurried => Some(too_late()),
         }
     }
 
-    async fn compare_and_upload(&self) -> Option<Value> {
+    async fn compare_and_upload(&self) -> Value {
         let changes = match self.tracking.changes().await {
             Ok(changes) => changes,
             Err(error) => {
                 tracing::warn!(%error, "what this run changed can't be told");
-                return None;
+                return unknown(&error.to_string());
             }
         };
         let named = summary(&changes.run.table);
         let mut artifacts = artifacts(changes.run, RUN_CHANGES, RUN_PATCH);
-        if let Some(session) = changes.session {
-            artifacts.extend(self::artifacts(session, SESSION_CHANGES, SESSION_PATCH));
-        }
+        artifacts.extend(self::artifacts(
+            changes.session,
+            SESSION_CHANGES,
+            SESSION_PATCH,
+        ));
         self.upload(artifacts).await;
-        Some(named)
+        named
     }
 
     async fn upload(&self, artifacts: Vec<ArtifactUpload>) {
@@ -115,9 +139,14 @@ impl RunChanges {
     }
 }
 
-fn too_late() -> Option<Value> {
+fn too_late() -> Value {
     tracing::warn!("there was no time to tell what this run changed");
-    None
+    unknown("there was no time to compare the files")
+}
+
+/// What a result says of changes that nobody knows.
+fn unknown(why: &str) -> Value {
+    json!({"unknown": why})
 }
 
 fn artifacts(difference: Difference, table: &str, patch: &str) -> Vec<ArtifactUpload> {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::SessionId;
 use tapedeck_domain::session::{DEFAULT_EXECUTOR_KIND, DEFAULT_POOL};
-use tapedeck_protocol::executor::ClaimResponse;
+use tapedeck_protocol::executor::{ClaimResponse, ClaimRunRequest};
 
 use crate::backend::Backend;
 use crate::workspace::{GitOptions, WorkspaceError};
@@ -135,12 +135,39 @@ impl Options {
                 self.lease_seconds
             )));
         }
-        if self.max_runs == 0 {
-            return Err(ExecutorError::Option(
-                "`max_runs` must be at least 1".to_owned(),
-            ));
+        if self.idle_timeout.is_some_and(|limit| limit.is_zero()) {
+            let text = "`idle_timeout` must be at least a second";
+            return Err(ExecutorError::Option(text.to_owned()));
         }
-        Ok(())
+        // As the server does it, so that a refusal is known before anything starts.
+        match self.claim_request().check() {
+            Ok(_) => Ok(()),
+            Err(errors) => {
+                let told = errors.iter();
+                let told = told.map(|error| format!("`{}` {}", error.path, error.message));
+                Err(ExecutorError::Option(told.collect::<Vec<_>>().join("; ")))
+            }
+        }
+    }
+
+    /// What is asked for with each claim.
+    pub(crate) fn claim_request(&self) -> ClaimRunRequest {
+        let roots = &self.workspace_roots;
+        ClaimRunRequest {
+            executor_id: Some(self.executor_id.clone()),
+            worker_instance_id: Some(self.instance_id.clone()),
+            executor_kind: Some(self.executor_kind.clone()),
+            pool: Some(self.pool.clone()),
+            labels: Some(self.labels.clone()),
+            session_id: self.session_id,
+            lease_seconds: Some(self.lease_seconds),
+            max_runs: Some(self.max_runs),
+            process_id: Some(std::process::id().into()),
+            capabilities: self.capabilities.clone(),
+            workspace_sync: Some(serde_json::json!({"roots": roots})),
+            version: Some(self.version.clone()),
+            ..ClaimRunRequest::default()
+        }
     }
 }
 

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapedeck_protocol::executor::ClaimRunRequest;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -94,6 +93,7 @@ impl Executor {
             spool_folder: instance.spool_folder().to_owned(),
             heartbeats,
             hand_back: CancellationToken::new(),
+            deployment: OnceCell::new(),
             options,
         });
         let mut recoveries = JoinSet::new();
@@ -119,7 +119,7 @@ impl Executor {
 
 /// Claims as long as there are free slots; returns only if the server refuses.
 async fn claim_runs(shared: &Arc<Shared>, runs: &mut Runs) -> ExecutorError {
-    let mut claims = Claims::new(shared.client.clone(), claim_request(&shared.options));
+    let mut claims = Claims::new(shared.client.clone(), shared.options.claim_request());
     let slots = Arc::new(Semaphore::new(shared.options.max_runs as usize));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
@@ -190,22 +190,5 @@ async fn collect(runs: &mut Runs, drained: &mut Drained) {
 fn note_fault(ended: &Result<Ended, JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a run's task failed; its lease will end the run");
-    }
-}
-
-fn claim_request(options: &Options) -> ClaimRunRequest {
-    ClaimRunRequest {
-        executor_id: Some(options.executor_id.clone()),
-        worker_instance_id: Some(options.instance_id.clone()),
-        executor_kind: Some(options.executor_kind.clone()),
-        pool: Some(options.pool.clone()),
-        labels: Some(options.labels.clone()),
-        session_id: options.session_id,
-        lease_seconds: Some(options.lease_seconds),
-        max_runs: Some(options.max_runs),
-        process_id: Some(std::process::id().into()),
-        capabilities: options.capabilities.clone(),
-        version: Some(options.version.clone()),
-        ..ClaimRunRequest::default()
     }
 }

@@ -158,6 +158,7 @@ impl RunQuestions {
             claim_token: Some(self.held.token.expose().to_owned()),
             request_id: Some(question.request_id),
             tool_name: Some(question.tool_name),
+            tool_kind: question.tool_kind,
             arguments: Some(question.arguments),
             call_id: question.call_id,
             options: Some(options),

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tapedeck_client::Client;
+use tapedeck_domain::DeploymentId;
 use tapedeck_domain::event::uploaded;
 use tapedeck_domain::session::ApprovalPolicy as SessionPolicy;
 use tapedeck_domain::settle::Ending;
 use tapedeck_protocol::executor::ClaimResponse;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{OnceCell, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -31,10 +32,14 @@ use crate::questions::RunQuestions;
 use crate::settle::{End, Settler};
 use crate::spool::Spool;
 use crate::upload::{FLUSH_QUEUE, Flush, Uploader};
+use crate::verdict::within;
 use crate::workspace::{Prepared, WorkspaceTarget, Workspaces};
 
 /// Events between the agent and the uploader; while they wait the agent's output is not read.
 const EVENT_QUEUE: usize = 256;
+
+/// A call that a run's beginning waits for.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What all runs of an executor share.
 #[derive(Debug)]
@@ -48,6 +53,29 @@ pub(crate) struct Shared {
     pub(crate) heartbeats: Handle,
     /// Runs are to be handed back now.
     pub(crate) hand_back: CancellationToken,
+    /// Which deployment the server is of, once it is known.
+    pub(crate) deployment: OnceCell<DeploymentId>,
+}
+
+impl Shared {
+    /// Remembers which deployment a session is of, so that what lies here of it ends when that
+    /// deployment has it no more.
+    async fn note_deployment(&self, session_id: &str) {
+        let ask = async || {
+            let told = within(CALL_LIMIT, self.client.capabilities()).await?;
+            Ok::<_, tapedeck_client::Error>(told.deployment_id)
+        };
+        // The next look at what lies here tries again.
+        let Ok(deployment) = self.deployment.get_or_try_init(ask).await else {
+            return;
+        };
+        let noted = self
+            .workspaces
+            .note_deployment(session_id, &deployment.to_string());
+        if let Err(error) = noted {
+            tracing::warn!(%error, "the session's deployment can't be noted");
+        }
+    }
 }
 
 /// How a run ended for this executor.
@@ -156,7 +184,11 @@ impl Run<'_> {
         let changes = match target {
             WorkspaceTarget::Scratch => None,
             WorkspaceTarget::LocalPath { .. } | WorkspaceTarget::Git(_) => {
-                RunChanges::begin(workspaces, place, held, client).await
+                let (changes, ()) = tokio::join!(
+                    RunChanges::begin(workspaces, place, held, client),
+                    self.shared.note_deployment(&session_id)
+                );
+                Some(changes)
             }
         };
         Ok(SetUp {

@@ -263,6 +263,9 @@ impl FakeServer {
             Some(Fault::Refused(code)) => return Ok(refusal(code)),
             Some(Fault::LostAnswer) | None => {}
         }
+        if what == "capabilities" {
+            return Ok(refusal(ErrorCode::RouteNotFound));
+        }
         let body: Value = serde_json::from_slice(&body).unwrap();
         let answer = match what.as_str() {
             "claim" => self.claim(&body).await,

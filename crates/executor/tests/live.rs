@@ -295,6 +295,7 @@ impl Backend for Asking {
         let question = Question {
             request_id: "permission-1".to_owned(),
             tool_name: "shell".to_owned(),
+            tool_kind: None,
             call_id: None,
             arguments: json!({"command": "ls"}),
             options: Vec::new(),

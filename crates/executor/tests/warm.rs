@@ -109,7 +109,10 @@ async fn the_second_run_of_a_session_starts_no_process() {
 /// The process is there, and what it had open is not.
 #[tokio::test]
 async fn an_agent_that_lost_its_session_while_it_stayed_takes_it_up_or_begins_anew() {
-    for (lost, expected) in [(false, ("loaded", "do it")), (true, ("broken", "context: do it"))] {
+    for (lost, expected) in [
+        (false, ("loaded", "do it")),
+        (true, ("broken", "context: do it")),
+    ] {
         let options = json!({"forgets": true, "lost": lost});
         let (steps, stay) = (json!([["echo_prompt"]]), Duration::from_mins(2));
         let stage = Stage::with(Fixture::new(), &steps, stay, &options);

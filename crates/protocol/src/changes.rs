@@ -92,6 +92,10 @@ pub struct ChangeSet {
     pub deletions: u64,
     /// Whether files are missing here or in the patch.
     pub truncated: bool,
+    /// Why this may not be all that was asked for.
+    #[serde(default)]
+    #[schema(required)]
+    pub note: Option<String>,
 }
 
 /// Which changes.

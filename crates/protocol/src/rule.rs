@@ -144,7 +144,7 @@ pub struct CreateRuleRequest {
     /// What its arguments must look like: `{fields: {name: pattern}}`, where each of these fields must
     /// be there and match, or `{equals: …}`; without it, any.
     #[schema(value_type = Option<Object>)]
-    pub arguments: Option<ArgumentPattern>,
+    pub arguments: Option<Value>,
     /// Whether the tool may run.
     #[schema(value_type = schema::Decision, required)]
     pub decision: Option<Decision>,
@@ -163,13 +163,18 @@ impl CreateRuleRequest {
         if self.decision.is_none() {
             faults.add("decision", "must be `allow` or `deny`");
         }
-        if let Some(pattern) = &self.arguments {
-            let value = serde_json::to_value(pattern).unwrap_or(Value::Null);
+        let arguments = self.arguments.and_then(|value| {
             faults.json("arguments", &value);
-        }
+            let pattern = serde_json::from_value(value);
+            if pattern.is_err() {
+                let text = "must be `{\"fields\": {name: pattern}}` or `{\"equals\": …}`";
+                faults.add("arguments", text);
+            }
+            pattern.ok()
+        });
         let terms = RuleTerms {
             tool_name,
-            arguments: self.arguments,
+            arguments,
             decision: self.decision.unwrap_or(Decision::Deny),
         };
         match faults.finish(()) {

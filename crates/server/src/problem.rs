@@ -216,8 +216,8 @@ impl From<Target> for Fault {
             Target::Snapshot => (ErrorCode::SnapshotNotFound, "snapshot"),
             Target::Executor => (ErrorCode::ExecutorNotFound, "executor"),
             Target::Changes => {
-                let detail = "no changes were told: the workspace is in no git repository, or the \
-                              executor didn't follow them";
+                let detail = "no changes were told: the workspace is in no git repository, or they \
+                              couldn't be followed, and the run's `result.changes` says why";
                 return Self::new(ErrorCode::ArtifactNotFound, detail);
             }
         };

@@ -2,7 +2,6 @@
 
 mod rules;
 
-use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::Value;
 use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
@@ -13,7 +12,7 @@ use crate::commands::forms;
 use crate::commands::rendering::brief;
 use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
-use crate::exit::Exit;
+use crate::exit::{Exit, Failed};
 use crate::output::{Printer, or_nothing, time};
 
 /// Questions that wait for an answer.
@@ -40,7 +39,7 @@ pub(crate) enum Command {
         /// How far the yes reaches: once, session, always
         #[arg(long, default_value = "once")]
         scope: Scope,
-        /// Words for the agent
+        /// Words that go with the answer and are kept with it. Agents over ACP hear yes or no alone
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
@@ -54,7 +53,7 @@ pub(crate) enum Command {
         /// The whole form as JSON
         #[arg(long, value_name = "JSON", conflicts_with = "fields")]
         response: Option<String>,
-        /// Words for the agent
+        /// Words that go with the answer and are kept with it. Agents over ACP hear yes or no alone
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
@@ -62,7 +61,7 @@ pub(crate) enum Command {
     Decline {
         /// The question
         question: InteractionId,
-        /// Words for the agent
+        /// Words that go with the answer and are kept with it. Agents over ACP hear yes or no alone
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
@@ -81,7 +80,7 @@ pub(crate) enum Command {
         /// How far the no reaches: once, session, always
         #[arg(long, default_value = "once")]
         scope: Scope,
-        /// Words for the agent
+        /// Words that go with the answer and are kept with it. Agents over ACP hear yes or no alone
         #[arg(long, value_name = "TEXT")]
         feedback: Option<String>,
     },
@@ -135,7 +134,8 @@ async fn answer(
             feedback,
         } => {
             let response = match response {
-                Some(text) => serde_json::from_str(&text).context("`--response` holds no JSON"),
+                Some(text) => serde_json::from_str(&text)
+                    .map_err(|error| Failed::usage(format!("`--response` holds no JSON: {error}"))),
                 None => filled(connection, question, &fields).await,
             }?;
             let request = ResolveRequest {
@@ -224,7 +224,11 @@ async fn show(
     if printer.is_json() {
         return Ok(printer.object(&shown)?);
     }
-    let (what, with) = asks(&shown);
+    let (what, _) = asks(&shown);
+    let with = match shown.kind {
+        InteractionKind::Approval => whole(&shown.request["tool_call"]["arguments"]),
+        InteractionKind::Question => whole(&shown.request["message"]),
+    };
     let mut fields = vec![
         ("question", shown.interaction_id.to_string()),
         ("status", shown.status.to_string()),
@@ -246,6 +250,16 @@ async fn show(
         }));
     }
     Ok(printer.fields(&fields)?)
+}
+
+/// All of what is decided on: whoever answers must not miss the end of it.
+fn whole(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Object(fields) if fields.is_empty() => String::new(),
+        Value::String(text) => text.clone(),
+        value => serde_json::to_string_pretty(value).unwrap_or_default(),
+    }
 }
 
 /// What a question asks to use, and with what; a form with what it is for.

@@ -1,10 +1,10 @@
 //! Forms on the command line: field by field at a terminal, or all at once from arguments. It only
 //! reads and shows; whether an answer fits is for `domain` to say.
 
-use anyhow::{Context as _, bail};
 use serde_json::{Map, Value};
 use tapedeck_domain::form::{Choice, Field, FieldKind, Form};
 
+use crate::exit::Failed;
 use crate::output::{one_line, printable};
 
 /// What a person types to leave a form blank.
@@ -158,18 +158,18 @@ pub(crate) fn fill(form: &Form, given: &[String]) -> anyhow::Result<Value> {
     for argument in given {
         let (name, typed) = argument
             .split_once('=')
-            .with_context(|| format!("`{argument}` is no NAME=VALUE"))?;
+            .ok_or_else(|| Failed::usage(format!("`{argument}` is no NAME=VALUE")))?;
         let Some(field) = form.field(name) else {
             let known: Vec<_> = form.fields.iter().map(|field| &*field.name).collect();
-            bail!(
+            return Err(Failed::usage(format!(
                 "`{name}` is no field of the form; it has {}",
                 known.join(", ")
-            );
+            )));
         };
         let value = field.read(typed);
-        let value = value.map_err(|fault| anyhow::anyhow!("`{name}` {fault}"))?;
+        let value = value.map_err(|fault| Failed::usage(format!("`{name}` {fault}")))?;
         if response.insert(name.to_owned(), value).is_some() {
-            bail!("`{name}` is given twice");
+            return Err(Failed::usage(format!("`{name}` is given twice")));
         }
     }
     Ok(Value::Object(response))

@@ -76,7 +76,14 @@ impl Rendering {
                     Asks::Tool { .. } => format!("asks to use {question}"),
                     Asks::Form { message, .. } => format!("asks: {}", short(message, SHOWN)),
                 };
-                self.line(Tone::Alert, "?", &text)
+                self.line(Tone::Alert, "?", &text)?;
+                match (question.is_cut(), &question.interaction_id) {
+                    (true, Some(id)) => {
+                        let all = format!("all of it: `tapedeck approvals show {id}`");
+                        self.line(Tone::Quiet, " ", &all)
+                    }
+                    _ => Ok(()),
+                }
             }
             "ApprovalResponse" => self.answer(event),
             "TurnCancelling" => self.line(Tone::Alert, "!", "cancelling"),
@@ -202,12 +209,18 @@ impl Rendering {
             .text("error")
             .map(|text| format!(": {text}"))
             .unwrap_or_default();
+        let stopped = event
+            .text("stop_reason")
+            .filter(|reason| *reason != "end_turn" && status != "cancelled")
+            .map(|reason| format!(" ({reason})"))
+            .unwrap_or_default();
         let (tone, sign) = match status {
+            "completed" if !stopped.is_empty() => (Tone::Alert, "✓"),
             "completed" => (Tone::Good, "✓"),
             "failed" => (Tone::Bad, "✗"),
             _ => (Tone::Alert, "!"),
         };
-        self.line(tone, sign, &format!("{status}{error}"))
+        self.line(tone, sign, &format!("{status}{stopped}{error}"))
     }
 }
 
@@ -255,10 +268,18 @@ impl Question {
                 }
             } else {
                 Asks::Tool {
-                    name: call["tool_name"].as_str().unwrap_or("a tool").to_owned(),
+                    name: one_line(call["tool_name"].as_str().unwrap_or("a tool")),
                     arguments: brief(call.get("arguments")),
                 }
             },
+        }
+    }
+
+    /// Whether there is more to it than is shown.
+    fn is_cut(&self) -> bool {
+        match &self.asks {
+            Asks::Tool { arguments, .. } => arguments.ends_with('…'),
+            Asks::Form { message, .. } => short(message, SHOWN).ends_with('…'),
         }
     }
 }

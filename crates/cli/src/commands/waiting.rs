@@ -73,6 +73,7 @@ fn sentence(reason: &str) -> String {
             "no executor of its kind and pool is in touch; start one with `tapedeck executor`"
         }
         "pin_offline" => "the executor that it is pinned to is not in touch",
+        "pin_elsewhere" => "the executor that it is pinned to is of another kind or pool",
         "labels" => "no executor carries the labels that it asks for",
         "draining" => "every executor that could take it is draining",
         "unacknowledged" => "executors took it and were not heard of again",

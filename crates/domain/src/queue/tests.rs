@@ -231,7 +231,7 @@ fn nobody_waits_for_an_executor_that_can_not_come() {
 
 #[test]
 fn why_nobody_serves_a_run() {
-    use Unservable::{Draining, Labels, NoExecutor, PinOffline};
+    use Unservable::{Draining, Labels, NoExecutor, PinElsewhere, PinOffline};
     let seen = [
         executor("e1", &[("gpu", "yes"), ("os", "linux")]),
         executor("e2", &[]),
@@ -252,7 +252,7 @@ fn why_nobody_serves_a_run() {
         (&gpu, &seen[1..], Some(Labels)),
         (&pinned("e1"), &seen, None),
         (&pinned("e1"), &seen[1..], Some(PinOffline)),
-        (&pinned_elsewhere, &seen, Some(NoExecutor)),
+        (&pinned_elsewhere, &seen, Some(PinElsewhere)),
         (&pinned_with_label, &seen, Some(Labels)),
     ] {
         assert_eq!(unservable(target, seen), expected, "{target:?}");

@@ -45,6 +45,10 @@ impl ArgumentPattern {
                     faults.push(FieldError::new("arguments.fields", text));
                 }
                 for (name, pattern) in patterns {
+                    if name.is_empty() {
+                        let text = "has a field without a name";
+                        faults.push(FieldError::new("arguments.fields", text));
+                    }
                     let most = limits::RULE_PATTERN_CHARS;
                     if pattern.chars().count() > most || name.chars().count() > limits::NAME_CHARS {
                         let name: String = name.chars().take(64).collect();

@@ -14,6 +14,28 @@ fn end(ending: Ending, error: Option<&str>) -> RunEnd {
 }
 
 #[test]
+fn why_the_agent_stopped_is_told_with_the_end() {
+    let long = "x".repeat(201);
+    for (result, told) in [
+        (
+            Some(json!({"stop_reason": "max_tokens"})),
+            json!("max_tokens"),
+        ),
+        (Some(json!({"stop_reason": long})), json!(null)),
+        (Some(json!({"stop_reason": 4})), json!(null)),
+        (Some(json!("end_turn")), json!(null)),
+        (None, json!(null)),
+    ] {
+        let end = RunEnd {
+            result,
+            ..end(Ending::Completed, None)
+        };
+        let settled = settle(&live(RunStatus::Running), end, after(5));
+        assert_eq!(settled.turn_end.payload.value()["stop_reason"], told);
+    }
+}
+
+#[test]
 fn each_ending_has_its_status_error_and_completion_status() {
     let unsaid = "the run failed without saying why";
     let interrupted = "the run was interrupted";

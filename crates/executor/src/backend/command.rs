@@ -123,7 +123,8 @@ impl CommandBackend {
 
     /// How this turn begins, by what an earlier one left.
     fn continuity(&self, turn: &Turn) -> Continuity {
-        let Some(state) = &turn.agent_state else {
+        // A program that never takes a conversation up has not lost one.
+        let Some(state) = turn.agent_state.as_ref().filter(|_| self.program.resumes()) else {
             return Continuity::New;
         };
         let broken = |reason: &str| Continuity::Broken(reason.to_owned());
@@ -135,9 +136,6 @@ impl CommandBackend {
         }
         if place::is_elsewhere(state.place.as_deref(), self.place.as_deref()) {
             return broken("the state lies with another executor");
-        }
-        if !self.program.resumes() {
-            return broken("the agent cannot take up earlier conversations");
         }
         if !program::is_session_id(&state.conversation) {
             return broken("the state names no conversation");

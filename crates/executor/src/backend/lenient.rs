@@ -73,7 +73,15 @@ mod tests {
 
     #[test]
     fn what_is_no_json_stays_none() {
-        for line in ["", "\\", "\\u", "\\ud83", "[\"\\ud83d\"", "\\é", "[\"\\ud83\"]"] {
+        for line in [
+            "",
+            "\\",
+            "\\u",
+            "\\ud83",
+            "[\"\\ud83d\"",
+            "\\é",
+            "[\"\\ud83\"]",
+        ] {
             assert_eq!(parse(line), None, "{line}");
         }
     }
@@ -82,7 +90,8 @@ mod tests {
         /// Whatever stands around them, each half is one replacement, and nothing else changes.
         #[test]
         fn a_text_of_any_utf_16_is_read_as_it_would_be_lossily(units in prop::collection::vec(any::<u16>(), 0..40)) {
-            let escaped: String = units.iter().map(|unit| format!("\\u{unit:04x}")).collect();
+            let escape = |unit: &u16| format!("\\u{unit:04x}");
+            let escaped = units.iter().map(escape).collect::<Vec<_>>().concat();
             let expected = Value::String(String::from_utf16_lossy(&units));
             prop_assert_eq!(parse(&format!("\"{escaped}\"")), Some(expected));
         }

@@ -233,6 +233,8 @@ pub struct Question {
     pub request_id: String,
     /// What the agent wants to use.
     pub tool_name: String,
+    /// What kind of tool that is, in the agent's words.
+    pub tool_kind: Option<String>,
     /// The tool call, as in its events.
     pub call_id: Option<String>,
     /// What it wants to use it with.

@@ -15,6 +15,7 @@ fn question() -> Question {
     Question {
         request_id: "permission-1".to_owned(),
         tool_name: "shell".to_owned(),
+        tool_kind: Some("execute".to_owned()),
         call_id: Some("call-1".to_owned()),
         arguments: json!({"command": "ls"}),
         options: Vec::new(),

@@ -87,7 +87,10 @@ pub enum WorkspaceError {
         source_then: String,
     },
     /// The worktree is not what was made.
-    #[error("the session's worktree `{0}` no longer belongs to its repository")]
+    #[error(
+        "the session's worktree `{0}` no longer belongs to its repository; moved away, it is made \
+         anew from the session's branch"
+    )]
     Damaged(PathBuf),
     /// Git could not do it.
     #[error("the git workspace can't be prepared: {0}")]

@@ -126,8 +126,12 @@ impl Workspaces {
         };
         let (session_id, branch) = (&record.session_id, &record.branch);
         let worktree = self.worktrees.folders.worktree(session_id);
-        // One that is gone, or that git can't read any more, is not removed by guessing.
-        let dirty = worktree.exists() && self.worktrees.is_dirty(record).await?;
+        // What can't be told counts as work that is committed nowhere.
+        let dirty = worktree.exists()
+            && match self.worktrees.is_dirty(record).await {
+                Err(WorkspaceError::Damaged(_)) => true,
+                dirty => dirty?,
+            };
         let mark = self.worktrees.folders.dirty_mark(session_id);
         let is_new = dirty && !mark.exists();
         let dirty_ms = if dirty {
@@ -264,6 +268,21 @@ mod tests {
         let directory = worktree(&fixture, "two").await;
         fs::write(directory.join("a.txt"), "changed").unwrap();
         let done = workspaces.end_session("two", true).await.unwrap();
+        assert_eq!(done, Upkeep::RemoveDirty);
+        assert!(!directory.exists() && workspaces.sessions().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_damaged_worktree_stays_until_somebody_insists() {
+        let fixture = Fixture::new();
+        let workspaces = &fixture.workspaces;
+        let directory = worktree(&fixture, "one").await;
+        fs::remove_file(directory.join(".git")).unwrap();
+        fs::write(directory.join(".git"), "gitdir: /elsewhere").unwrap();
+        assert_eq!(workspaces.held().await.unwrap()[0].dirty, None);
+        let done = workspaces.end_session("one", false).await.unwrap();
+        assert_eq!(done, Upkeep::KeepDirty);
+        let done = workspaces.end_session("one", true).await.unwrap();
         assert_eq!(done, Upkeep::RemoveDirty);
         assert!(!directory.exists() && workspaces.sessions().unwrap().is_empty());
     }

@@ -112,6 +112,16 @@ impl ApprovalRequest {
                 faults.json(path, value);
             }
         }
+        // The question is an event of the log.
+        let size = |value: &Option<Value>| value.as_ref().map_or(0, |it| it.to_string().len());
+        let bytes = size(&self.arguments) + size(&self.options);
+        if bytes > limits::EVENT_BYTES {
+            let most = limits::EVENT_BYTES;
+            faults.add(
+                "arguments",
+                format!("has {bytes} bytes with the options; {most} are allowed"),
+            );
+        }
         let asked = Asked::Approval(ToolUse {
             tool_name,
             tool_kind: self.tool_kind,

@@ -48,7 +48,15 @@ pub(crate) fn check_executor_id(
     worker_id: Option<String>,
 ) -> String {
     let id = faults.either(("executor_id", executor_id), ("worker_id", worker_id));
-    faults.required("executor_id", id)
+    let id = faults.required("executor_id", id);
+    // It stands in paths, where dots lead elsewhere, and on people's screens.
+    if matches!(id.as_str(), "." | "..") || id.chars().any(char::is_control) {
+        faults.add(
+            "executor_id",
+            "can't name an executor: it is dots, or has control characters",
+        );
+    }
+    id
 }
 
 impl Presented {
@@ -183,8 +191,12 @@ pub(crate) fn check_said(
         ("capabilities", capabilities),
         ("workspace_sync", workspace),
     ] {
-        if let Some(value) = value {
-            faults.json(path, value);
+        let Some(value) = value else { continue };
+        faults.json(path, value);
+        let bytes = value.to_string().len();
+        if bytes > limits::SAID_BYTES {
+            let most = limits::SAID_BYTES;
+            faults.add(path, format!("has {bytes} bytes; {most} are allowed"));
         }
     }
 }

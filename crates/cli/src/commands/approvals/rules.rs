@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use tapedeck_domain::rule::{ArgumentPattern, Decision};
 use tapedeck_domain::{RuleId, SessionId};
@@ -11,6 +10,7 @@ use tapedeck_protocol::rule::{CreateRuleRequest, RuleResponse};
 use crate::commands::rendering::brief;
 use crate::commands::sessions::{PageArgs, more};
 use crate::context::Connection;
+use crate::exit::Failed;
 use crate::output::{Printer, or_nothing, time};
 
 /// Standing answers to tools that want to run.
@@ -84,7 +84,10 @@ pub(crate) async fn run(
         } => {
             let request = CreateRuleRequest {
                 tool_name: Some(tool),
-                arguments: pattern(&matching)?,
+                arguments: pattern(&matching)?
+                    .as_ref()
+                    .map(serde_json::to_value)
+                    .transpose()?,
                 decision: Some(decision),
                 session_id: session,
                 command_id: None,
@@ -104,12 +107,13 @@ fn pattern(matching: &[String]) -> anyhow::Result<Option<ArgumentPattern>> {
     for argument in matching {
         let (field, pattern) = argument
             .split_once('=')
-            .with_context(|| format!("`{argument}` is no FIELD=PATTERN"))?;
+            .filter(|(field, _)| !field.is_empty())
+            .ok_or_else(|| Failed::usage(format!("`{argument}` is no FIELD=PATTERN")))?;
         if fields
             .insert(field.to_owned(), pattern.to_owned())
             .is_some()
         {
-            bail!("`{field}` is given twice");
+            return Err(Failed::usage(format!("`{field}` is given twice")));
         }
     }
     Ok((!fields.is_empty()).then_some(ArgumentPattern::Fields(fields)))

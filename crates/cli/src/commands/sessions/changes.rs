@@ -4,7 +4,7 @@ use tapedeck_domain::{RunId, SessionId};
 use tapedeck_protocol::changes::{ChangeSet, ChangesQuery, FileChange};
 
 use crate::context::Connection;
-use crate::output::{Printer, Tone};
+use crate::output::{Printer, Tone, printable};
 
 /// The widest bar of a file.
 const BAR: u64 = 40;
@@ -126,6 +126,9 @@ fn lines(file: &FileChange) -> u64 {
 }
 
 fn rest(printer: Printer, changes: &ChangeSet) -> std::io::Result<()> {
+    if let Some(note) = &changes.note {
+        printer.note(printable(note))?;
+    }
     if changes.file_count == 0 {
         return Ok(());
     }

@@ -70,17 +70,29 @@ impl Asking {
         let question = Question {
             request_id: self.request_id("permission"),
             tool_name: asked.tool_name,
+            tool_kind: asked.tool_kind,
             call_id: Some(asked.call_id),
             arguments: asked.arguments,
             options: options.clone(),
         };
-        let unasked = self.policy == ApprovalPolicy::Auto && asked.only_reads;
+        let unasked = if !permission::may_be_approved(&options) {
+            // Whatever a person says, the agent could only be told no.
+            tracing::warn!(
+                tool = question.tool_name,
+                "a question that offers no yes is denied"
+            );
+            let (scope, feedback) = (Scope::Once, None);
+            Some(Answer::Denied { scope, feedback })
+        } else if self.policy == ApprovalPolicy::Auto && asked.only_reads {
+            Some(Answer::Approved { scope: Scope::Once })
+        } else {
+            None
+        };
         let questions = Arc::clone(&self.questions);
         let answer = async move {
-            let answer = if unasked {
-                Answer::Approved { scope: Scope::Once }
-            } else {
-                questions.ask(question).await
+            let answer = match unasked {
+                Some(answer) => answer,
+                None => questions.ask(question).await,
             };
             permission::outcome(&answer, &options)
         };

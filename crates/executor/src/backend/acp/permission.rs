@@ -17,6 +17,12 @@ pub(super) fn option(value: &Value) -> Option<QuestionOption> {
     })
 }
 
+/// Whether an agent that is told yes can be told so.
+pub(super) fn may_be_approved(options: &[QuestionOption]) -> bool {
+    let yes = Answer::Approved { scope: Scope::Once };
+    outcome(&yes, options)["outcome"]["outcome"] == "selected"
+}
+
 /// Option ids are free text and two options may share a kind, so the first of the best kind is
 /// taken. An answer for a session is kept by the server: the agent might remember its own "always"
 /// for longer.
@@ -112,5 +118,12 @@ mod tests {
             "allow_always/1"
         );
         assert_eq!(chosen(&approved, &["reject_once"]), "cancelled");
+        let option = |kind: &str| option(&json!({"optionId": "o", "kind": kind})).unwrap();
+        assert!(may_be_approved(&[
+            option("reject_once"),
+            option("allow_always")
+        ]));
+        assert!(!may_be_approved(&[option("reject_once"), option("maybe")]));
+        assert!(!may_be_approved(&[]));
     }
 }

@@ -141,7 +141,9 @@ impl Opening<'_> {
 
     /// The earlier session where the agent can take it up, else a new one.
     async fn session(&self) -> Result<Answered, Stop> {
-        let Some(state) = &self.turn.agent_state else {
+        let takes_up = self.hello.resumes() || self.hello.loads();
+        // An agent that never takes a session up has not lost one.
+        let Some(state) = self.turn.agent_state.as_ref().filter(|_| takes_up) else {
             return self.new_session(Continuity::New).await;
         };
         let reason = match self.earlier(state) {
@@ -165,9 +167,6 @@ impl Opening<'_> {
         };
         if place::is_elsewhere(earlier.place.as_deref(), self.place) {
             return Err("the state lies with another executor".to_owned());
-        }
-        if !self.hello.resumes() && !self.hello.loads() {
-            return Err("the agent cannot take up earlier sessions".to_owned());
         }
         Ok(earlier)
     }

@@ -115,8 +115,12 @@ impl Tools {
 
     /// Whether the agent says that this call only reads.
     pub(super) fn only_reads(&self, id: &str) -> bool {
-        let kind = self.calls.get(id).and_then(|call| call.text("kind"));
-        matches!(kind, Some("read" | "search" | "think"))
+        matches!(self.kind(id), Some("read" | "search" | "think"))
+    }
+
+    /// What kind of tool it is, in the agent's words.
+    pub(super) fn kind(&self, id: &str) -> Option<&str> {
+        self.calls.get(id)?.text("kind")
     }
 
     /// Ends the calls that the agent left open.

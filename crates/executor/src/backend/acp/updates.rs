@@ -3,6 +3,7 @@
 //! it is kept whole.
 
 use serde_json::{Map, Value, json};
+use tapedeck_domain::limits;
 use tokio::time::Instant;
 
 use super::choices::Choices;
@@ -162,8 +163,11 @@ impl Updates {
         // What a person is asked goes the same way as an event: bounded and without secrets.
         let arguments = self.event("", arguments).payload;
         let only_reads = self.tools.only_reads(&call_id);
+        let kind = self.tools.kind(&call_id);
+        let tool_kind = kind.filter(|kind| kind.chars().count() <= limits::NAME_CHARS);
         Some(Asked {
             events,
+            tool_kind: tool_kind.map(str::to_owned),
             call_id,
             tool_name,
             arguments,
@@ -232,6 +236,7 @@ pub(super) struct Asked {
     pub(super) events: Vec<AgentEvent>,
     pub(super) call_id: String,
     pub(super) tool_name: String,
+    pub(super) tool_kind: Option<String>,
     pub(super) arguments: Value,
     pub(super) only_reads: bool,
 }

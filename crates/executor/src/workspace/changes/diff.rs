@@ -61,6 +61,7 @@ pub(super) async fn between(
         deletions: sum(|file| file.deletions),
         truncated,
         files,
+        note: None,
     };
     Ok(Difference {
         table,

@@ -14,6 +14,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tapedeck_protocol::changes::ChangeSet;
 
@@ -28,6 +29,9 @@ use crate::guard::lock_path;
 /// How long another run's agent may still be in a workspace; its own start waits as long again.
 const LOCK_WAIT: Duration = Duration::from_secs(25);
 
+/// Where a session's beginning is noted.
+const SESSION_BASE: &str = "session-base";
+
 /// Files that a run's result names.
 const NAMED_FILES: usize = 100;
 
@@ -35,8 +39,32 @@ const NAMED_FILES: usize = 100;
 #[derive(Debug)]
 pub struct Tracking {
     shadow: Shadow,
-    session_base: String,
+    session_base: Base,
     run_base: String,
+}
+
+/// The files as they were when a session began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Base {
+    tree: String,
+    /// Why it is later than the session's first run.
+    note: Option<String>,
+}
+
+impl Base {
+    /// What was noted for a session, or what is from now on.
+    fn read_or_begin(path: &Path, tree: &str) -> io::Result<Self> {
+        let noted = if_there(fs::read(path))?;
+        let noted = noted.and_then(|noted| serde_json::from_slice(&noted).ok());
+        noted.map_or_else(|| Self::begin(path, tree, None), Ok)
+    }
+
+    fn begin(path: &Path, tree: &str, note: Option<String>) -> io::Result<Self> {
+        let tree = tree.to_owned();
+        let base = Self { tree, note };
+        write_whole(path, &serde_json::to_vec(&base)?)?;
+        Ok(base)
+    }
 }
 
 /// What has changed up to now.
@@ -44,8 +72,8 @@ pub struct Tracking {
 pub struct Changes {
     /// Since the run began.
     pub run: Difference,
-    /// Since the session began here; unknown where git no longer has what was there then.
-    pub session: Option<Difference>,
+    /// Since the session began here.
+    pub session: Difference,
 }
 
 impl Workspaces {
@@ -75,13 +103,7 @@ impl Workspaces {
         let _lock = FileLock::take(&lock, LOCK_WAIT).await?;
         let shadow = Shadow::open(&worktrees.git, &folder, repository).await?;
         let run_base = shadow.tree().await?;
-        let noted = folder.join("session-base");
-        let session_base = if let Some(base) = if_there(fs::read_to_string(&noted))? {
-            base
-        } else {
-            write_whole(&noted, run_base.as_bytes())?;
-            run_base.clone()
-        };
+        let session_base = Base::read_or_begin(&folder.join(SESSION_BASE), &run_base)?;
         Ok(Some(Tracking {
             shadow,
             session_base,
@@ -95,17 +117,24 @@ impl Tracking {
     pub async fn changes(&self) -> Result<Changes, GitError> {
         let head = self.shadow.tree().await?;
         let run = diff::between(&self.shadow, &self.run_base, &head).await?;
-        if self.session_base == self.run_base {
-            let session = Some(run.clone());
-            return Ok(Changes { run, session });
-        }
-        let session = match diff::between(&self.shadow, &self.session_base, &head).await {
-            Ok(session) => Some(session),
-            Err(error) => {
-                tracing::warn!(%error, "what the session changed can't be told any more");
-                None
+        let mut base = self.session_base.clone();
+        let mut session = if base.tree == self.run_base {
+            run.clone()
+        } else {
+            match diff::between(&self.shadow, &base.tree, &head).await {
+                Ok(session) => session,
+                Err(error) => {
+                    // What nothing leads to is removed from repositories now and then.
+                    tracing::warn!(%error, "what the session changed so far can't be told any more");
+                    let note = "the repository no longer has the files of the session's beginning: \
+                                this is what has changed since a later run began";
+                    let path = self.shadow.folder().join(SESSION_BASE);
+                    base = Base::begin(&path, &self.run_base, Some(note.to_owned()))?;
+                    run.clone()
+                }
             }
         };
+        session.table.note = base.note;
         Ok(Changes { run, session })
     }
 }

@@ -90,7 +90,7 @@ async fn every_kind_of_change_is_told_and_the_patch_makes_the_same_tree() {
     assert_eq!(file(run, "script").status, ChangeStatus::Modified);
     assert!(run.table.files.iter().all(|file| file.path != "ignored"));
     assert!(!run.table.truncated);
-    assert_eq!(changes.session.as_ref(), Some(run));
+    assert_eq!(&changes.session, run);
 
     apply(&clone, &run.patch);
     assert_eq!(tree_of(&clone), run.table.head);
@@ -143,14 +143,44 @@ async fn a_run_is_told_from_the_session_and_commits_change_nothing_about_it() {
         files.map(|file| file.path.clone()).collect()
     };
     assert_eq!(paths(&changes.run), ["a.txt", "two.txt"]);
-    assert_eq!(
-        paths(&changes.session.unwrap()),
-        ["a.txt", "one.txt", "two.txt"]
-    );
+    assert_eq!(paths(&changes.session), ["a.txt", "one.txt", "two.txt"]);
     // Nothing happened.
     let third = track(&fixture).await;
     let nothing = third.changes().await.unwrap().run;
     assert!(nothing.table.files.is_empty() && nothing.patch.is_empty());
+}
+
+/// The repository's owner has rewritten its history, and git has tidied up.
+#[tokio::test]
+async fn a_session_whose_beginning_is_gone_begins_anew_and_says_so() {
+    let fixture = Fixture::new();
+    let project = fixture.project();
+    let first = track(&fixture).await;
+    fixture.write("a.txt", "another\n");
+    assert_eq!(first.changes().await.unwrap().session.table.note, None);
+    git(&project, &["checkout", "--quiet", "--orphan", "rewritten"]);
+    fixture.commit("all anew");
+    for branch in git(&project, &["branch", "--format=%(refname:short)"]).lines() {
+        if branch != "rewritten" {
+            git(&project, &["branch", "--quiet", "-D", branch]);
+        }
+    }
+    git(&project, &["reflog", "expire", "--expire=now", "--all"]);
+    git(&project, &["gc", "--quiet", "--prune=now"]);
+
+    let mut expected = Vec::new();
+    for name in ["three.txt", "two.txt"] {
+        let tracking = track(&fixture).await;
+        fixture.write(name, "new\n");
+        let changes = tracking.changes().await.unwrap();
+        assert_eq!(changes.run.table.files.len(), 1);
+        expected.push(name);
+        let files = changes.session.table.files.iter();
+        let paths: Vec<_> = files.map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, expected);
+        let note = changes.session.table.note.unwrap();
+        assert!(note.contains("since a later run began"), "{note}");
+    }
 }
 
 #[tokio::test]

@@ -105,6 +105,13 @@ pub enum GitError {
     Io(#[from] std::io::Error),
 }
 
+impl GitError {
+    /// Whether the other side has no branch that is its own.
+    pub(super) fn is_without_head(&self) -> bool {
+        matches!(self, Self::Failed { told, .. } if told.contains("remote ref HEAD"))
+    }
+}
+
 /// Starts git.
 #[derive(Debug, Clone)]
 pub(crate) struct Git {

@@ -30,6 +30,15 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    /// A directory that is not there any more.
+    pub(super) fn gone(path: &str) -> Self {
+        Self {
+            url: path.to_owned(),
+            transport: Transport::File,
+            depth: None,
+        }
+    }
+
     /// What the mirror is called: shallow ones are apart, for they can't serve whole ones.
     fn key(&self) -> String {
         let depth = self.depth.map(|depth| depth.to_string());
@@ -127,6 +136,10 @@ impl Mirror {
                     note: Some(note),
                 })
             }
+            (None, Err(error)) if error.is_without_head() => Err(GitError::Output {
+                what: "fetch".to_owned(),
+                why: "the repository has no commit to start from".to_owned(),
+            }),
             (None, Err(error)) => Err(error),
             (None, Ok(())) => Err(GitError::Output {
                 what: "fetch".to_owned(),
@@ -179,6 +192,12 @@ impl Mirror {
     async fn named(&self, name: &str) -> Result<Option<String>, GitError> {
         let call = self.call("rev-parse", LOOK_LIMIT);
         call.verify(name).found().await
+    }
+
+    /// Ties worktrees to this mirror again that lost what says so.
+    pub(super) async fn repair(&self) -> Result<(), GitError> {
+        let call = self.call("worktree", LOOK_LIMIT);
+        call.arg("repair").output().await.map(drop)
     }
 
     /// Forgets the worktrees whose directories are gone.

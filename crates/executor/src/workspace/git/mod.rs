@@ -178,8 +178,16 @@ impl Worktrees {
         session_id: &str,
         roots: &[PathBuf],
     ) -> Result<Worktree, WorkspaceError> {
-        let origin = self.origin(workspace, roots).await?;
         let held = Record::read(&self.folders, session_id).map_err(GitError::from)?;
+        let origin = match (self.origin(workspace, roots).await, &held) {
+            // A session goes on in its worktree whatever has become of the repository.
+            (Err(WorkspaceError::Unusable { path, .. }), Some(record))
+                if path == Path::new(&record.source) =>
+            {
+                Origin::gone(&record.source)
+            }
+            (origin, _) => origin?,
+        };
         let (record, note) = match held {
             Some(record) if record.source != origin.url => {
                 return Err(WorkspaceError::OtherSource {
@@ -255,17 +263,32 @@ impl Worktrees {
     }
 
     /// A worktree that is there has to be the session's own; one that is gone is made again from
-    /// its branch.
+    /// its branch, and one that only lost its tie to the mirror gets that back.
     async fn find_again(&self, record: &Record) -> Result<(), WorkspaceError> {
         // What is being made right now is looked at when it is done.
         if matches!(self.is_finished(record), Ok(true)) {
             return Ok(());
         }
         let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
+        if self.is_untied(record) {
+            let path = self.folders.worktree(&record.session_id);
+            tracing::warn!(path = %path.display(), "the worktree has no `.git` any more; it gets it back");
+            mirror.repair().await?;
+            if self.is_untied(record) {
+                // The mirror has forgotten it. What lies there is put aside.
+                return Ok(self.check_out(&mirror, record).await?);
+            }
+        }
         if self.is_finished(record)? {
             return Ok(());
         }
         Ok(self.check_out(&mirror, record).await?)
+    }
+
+    /// Whether a worktree's files are there and nothing says what they belong to.
+    fn is_untied(&self, record: &Record) -> bool {
+        let path = self.folders.worktree(&record.session_id);
+        path.is_dir() && matches!(if_there(path.join(".git").symlink_metadata()), Ok(None))
     }
 
     fn is_finished(&self, record: &Record) -> Result<bool, WorkspaceError> {

@@ -263,6 +263,52 @@ async fn a_worktree_that_is_gone_comes_back_from_its_branch_and_a_strange_one_is
     assert!(matches!(error, WorkspaceError::Damaged(_)), "{error}");
 }
 
+/// An agent may remove what it doesn't know.
+#[tokio::test]
+async fn a_worktree_that_lost_its_tie_gets_it_back_with_its_files_as_they_are() {
+    let fixture = Fixture::new();
+    let first = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    let place = first.directory;
+    std::fs::remove_file(place.join(".git")).unwrap();
+    std::fs::remove_file(place.join("a.txt")).unwrap();
+    std::fs::write(place.join("new.txt"), "new").unwrap();
+    prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    let status = git(&place, &["status", "--porcelain"]);
+    assert_eq!(status, "D a.txt\n?? new.txt");
+
+    // Another session's worktree was made meanwhile, and the mirror has forgotten this one.
+    std::fs::remove_file(place.join(".git")).unwrap();
+    prepare(&fixture, "two", project(&fixture)).await.unwrap();
+    prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    assert_eq!(git(&place, &["status", "--porcelain"]), "");
+    assert!(place.with_extension("aside-1").join("new.txt").exists());
+}
+
+#[tokio::test]
+async fn a_session_goes_on_in_its_worktree_when_the_repository_is_gone() {
+    let fixture = Fixture::new();
+    let first = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    let moved = fixture.path("root/moved");
+    std::fs::rename(fixture.project(), &moved).unwrap();
+    let fields = json!({"path": fixture.project()});
+    let again = prepare(&fixture, "one", fields.clone()).await.unwrap();
+    assert_eq!(again.directory, first.directory);
+    let error = prepare(&fixture, "two", fields).await.unwrap_err();
+    assert!(matches!(error, WorkspaceError::Unusable { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_repository_without_a_commit_is_named_as_such() {
+    let fixture = Fixture::new();
+    git(&fixture.path("root"), &["init", "--quiet", "empty"]);
+    let empty = json!({"path": fixture.path("root/empty")});
+    let error = prepare(&fixture, "one", empty).await.unwrap_err();
+    assert!(
+        error.to_string().contains("no commit to start from"),
+        "{error}"
+    );
+}
+
 /// As git leaves it when it is killed in the middle.
 #[tokio::test]
 async fn a_worktree_that_was_not_finished_is_made_again() {
