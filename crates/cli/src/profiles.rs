@@ -26,7 +26,8 @@ pub(crate) struct Profiles(BTreeMap<String, Profile>);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Profile {
-    /// What people call it.
+    /// What people call it; its name, if nothing is said.
+    #[serde(default)]
     pub(crate) title: String,
     /// How it is started to speak ACP.
     pub(crate) acp: Option<AcpWay>,
@@ -130,9 +131,12 @@ impl Profiles {
         if let Some(file) = user_file(settings)? {
             figment = figment.merge(Toml::file_exact(file));
         }
-        let profiles: BTreeMap<String, Profile> = figment.extract()?;
-        for (name, profile) in &profiles {
+        let mut profiles: BTreeMap<String, Profile> = figment.extract()?;
+        for (name, profile) in &mut profiles {
             profile.check(name)?;
+            if profile.title.is_empty() {
+                profile.title.clone_from(name);
+            }
         }
         Ok(Self(profiles))
     }
@@ -165,8 +169,47 @@ impl Profile {
                 return Err(refuse("`programs` must name at least one"));
             }
         }
+        if name.trim().is_empty() {
+            return Err(refuse("an agent has a name"));
+        }
+        for name in self.environment.iter().chain(self.set.keys()) {
+            variable(name).map_err(|why| refuse(&format!("the variable `{name}` {why}")))?;
+        }
+        let way = self.command.as_ref();
+        let resume = way.map_or(&[][..], |way| &way.resume);
+        if !(resume.is_empty() || resume.iter().any(|word| word.contains("{session}"))) {
+            return Err(refuse("`resume` must have `{session}` in it"));
+        }
+        let of_acp = self.acp.iter().flat_map(|way| &way.arguments);
+        let of_command = way.into_iter().flat_map(|way| &way.arguments);
+        let places = [
+            of_acp
+                .map(|word| (word, &["{tapedeck}", "{state}"][..]))
+                .collect::<Vec<_>>(),
+            of_command
+                .map(|word| (word, &["{tapedeck}", "{state}", "{prompt}", "{resume}"][..]))
+                .collect(),
+        ];
+        for (word, known) in places.into_iter().flatten() {
+            let is_place = |word: &str| word.starts_with('{') && word.ends_with('}');
+            if is_place(word) && !known.contains(&word.as_str()) {
+                let known = known.join(", ");
+                return Err(refuse(&format!(
+                    "`{word}` stands for nothing; known are {known}"
+                )));
+            }
+        }
         Ok(())
     }
+}
+
+/// What is wrong with the name of a variable.
+pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
+    let odd = |letter: char| letter == '=' || letter.is_whitespace() || letter.is_control();
+    if name.is_empty() || name.contains(odd) {
+        return Err("can't be a variable's name");
+    }
+    Ok(())
 }
 
 /// The user's file: the named one, which must be there, or the usual one if it is.
@@ -271,6 +314,14 @@ mod tests {
             ("[x]\ntitle = 'X'", "a way to be started"),
             ("[x]\ntitle = 'X'\n[x.acp]\nprograms = []", "at least one"),
             ("[demo]\ncolour = 'red'", "colour"),
+            ("[x]\nenvironment=['A=B']\n[x.acp]\nprograms=['x']", "`A=B`"),
+            ("[x]\nset={' '='1'}\n[x.acp]\nprograms=['x']", "variable"),
+            ("[x.acp]\nprograms=['x']\narguments=['{nope}']", "{nope}"),
+            (
+                "[x.command]\nprograms=['x']\nresume=['--again']",
+                "{session}",
+            ),
+            ("[' '.acp]\nprograms=['x']", "has a name"),
             (
                 "[x]\ntitle='X'\n[x.command]\nprograms=['x']\nformat='xml'",
                 "codex-json",

@@ -1,10 +1,10 @@
 //! `tapedeck executor`: claims runs from a server and drives agents through them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use std::sync::Arc;
 use tapedeck_client::Client;
 use tapedeck_executor::backend::Backend;
 use tapedeck_executor::{Backends, Executor, GitOptions, Options, Shutdown};
@@ -116,6 +116,10 @@ pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     if let Some(below) = &args.below {
         return workspaces::run(below, context).await;
     }
+    let mut names = BTreeSet::new();
+    if let Some((name, _)) = args.labels.iter().find(|(name, _)| !names.insert(name)) {
+        return Err(Failed::usage(format!("the label `{name}` is given twice")));
+    }
     let config = &context.config;
     let Some(agent) = Agent::configured(config) else {
         return Err(Failed::usage(
@@ -208,7 +212,13 @@ pub(crate) fn git_options(settings: &Settings) -> anyhow::Result<GitOptions> {
 }
 
 fn workspace_root(root: &Path) -> anyhow::Result<PathBuf> {
-    config::absolute(root).map_err(|error| Failed::usage(format!("workspace root {error:#}")))
+    let path = config::absolute(root)
+        .map_err(|error| Failed::usage(format!("workspace root {error:#}")))?;
+    if path.is_file() {
+        let text = format!("workspace root `{}` is no directory", path.display());
+        return Err(Failed::usage(text));
+    }
+    Ok(path)
 }
 
 /// Stands in until an agent is chosen.

@@ -11,7 +11,7 @@ use tapedeck_executor::backend::acp::{AcpBackend, AcpOptions};
 use tapedeck_executor::backend::command::{CommandBackend, CommandOptions, Format, PromptVia};
 use tapedeck_executor::process::{Environment, Launcher};
 
-use super::{AcpWay, CommandWay, Places, Profile, Profiles, find};
+use super::{AcpWay, CommandWay, Places, Profile, Profiles, find, variable};
 use crate::commands::agents::{Agent, Plain};
 use crate::config::{self, Settings};
 use crate::exit::Failed;
@@ -73,6 +73,10 @@ pub(crate) struct Starts<'a> {
 impl Starts<'_> {
     /// How an agent is started here.
     pub(crate) fn of(&self, agent: &Agent) -> anyhow::Result<Start> {
+        for item in &self.settings.executor.agent_env {
+            let name = item.split_once('=').map_or(item.as_str(), |(name, _)| name);
+            variable(name).map_err(|why| Failed::usage(format!("`--agent-env {item}`: {why}")))?;
+        }
         match agent {
             Agent::Acp(text) => match self.profiles.get(text.trim()) {
                 Some(profile) => match &profile.acp {
@@ -95,6 +99,10 @@ impl Starts<'_> {
                 let known = self.profiles.get(name);
                 match known.and_then(|profile| Some((profile, profile.command.as_ref()?))) {
                     Some((profile, way)) => self.command(name, profile, way, plain),
+                    None if self.profiles.get(name).is_some() => Err(Failed::usage(format!(
+                        "the agent `{name}` is known over ACP only: use `--agent {name}`, or name \
+                         a program by its path"
+                    ))),
                     None => Ok(Start {
                         words: split(&plain.command)?,
                         environment: self.environment(None),

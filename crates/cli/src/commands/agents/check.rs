@@ -12,8 +12,9 @@ use serde_json::Value;
 use tapedeck_executor::backend::OutcomeStatus;
 use tapedeck_executor::backend::acp::AcpOptions;
 
-use super::conversation::{Cancel, Conversation, Played};
+use super::conversation::{Cancel, Conversation, Played, TURN_LIMIT};
 use super::{Agent, Plain, launcher, this_binary};
+use crate::commands::signals::Signals;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Printer, Tone, short};
@@ -142,6 +143,8 @@ pub(super) async fn run(args: Args, context: &Context) -> anyhow::Result<Exit> {
         let version = version.as_deref().unwrap_or("version unknown");
         let line = shell_words::join(&start.words);
         printer.note(format!("{} ({version}): {line}", start.way.as_str()))?;
+        let minutes = TURN_LIMIT.as_secs() / 60;
+        printer.note(format!("each step takes at most {minutes} minutes"))?;
     }
     let script = profile.map_or_else(Script::default, |profile| profile.check.clone());
     let mut check = Check {
@@ -152,9 +155,16 @@ pub(super) async fn run(args: Args, context: &Context) -> anyhow::Result<Exit> {
         printer,
         steps: Vec::new(),
     };
-    check.all(args.prompt.as_deref(), &script).await?;
+    let mut signals = Signals::listen()?;
+    let broken_off = tokio::select! {
+        done = check.all(args.prompt.as_deref(), &script) => {
+            done?;
+            false
+        }
+        _asked = signals.next() => true,
+    };
     let steps = check.steps;
-    let ok = steps.iter().all(|step| step.result != Verdict::Failed);
+    let ok = !broken_off && steps.iter().all(|step| step.result != Verdict::Failed);
     if printer.is_json() {
         printer.object(&Report {
             agent: &args.agent,
@@ -165,7 +175,11 @@ pub(super) async fn run(args: Args, context: &Context) -> anyhow::Result<Exit> {
             steps: &steps,
         })?;
     }
-    Ok(if ok { Exit::Success } else { Exit::Findings })
+    Ok(match (broken_off, ok) {
+        (true, _) => Exit::Interrupted,
+        (false, true) => Exit::Success,
+        (false, false) => Exit::Findings,
+    })
 }
 
 fn chosen(args: &Args, profile: Option<&Profile>) -> Agent {
@@ -372,11 +386,12 @@ fn resume(played: &Played, asked: bool) -> (Verdict, String) {
     let continuity = played.outcome.result["continuity"].as_str();
     let continuity = continuity.unwrap_or("new");
     if let Some(reason) = &played.broken {
-        let text = format!("it can't, resumed runs get a note of what happened: {reason}");
-        return (Verdict::Note, text);
+        let text = format!("it offers to and can't: {reason}");
+        return (Verdict::Failed, text);
     }
     if continuity == "new" {
-        return (Verdict::Note, "it began anew".to_owned());
+        let text = "it offers no way to; resumed runs get a note of what happened";
+        return (Verdict::Note, text.to_owned());
     }
     let answer = short(&played.text, SHOWN);
     if asked && !played.text.to_lowercase().contains(WORD) {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// A turn that takes longer has failed.
-const TURN_LIMIT: Duration = Duration::from_mins(3);
+pub(super) const TURN_LIMIT: Duration = Duration::from_mins(3);
 /// The guard ends an agent that outlives this; it is far beyond the limit of a turn.
 const LEASE: Duration = Duration::from_mins(10);
 /// By then an agent works on its answer.
