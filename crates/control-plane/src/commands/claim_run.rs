@@ -11,7 +11,7 @@ use tapedeck_domain::run::{LiveRun, Run};
 use tapedeck_domain::session::{ExecutorTarget, Session};
 use tapedeck_domain::snapshot::answered;
 use tapedeck_domain::{Rejection, RunId, SessionId, Timestamp};
-use tapedeck_store::rows::{ClaimFilter, LockedRun, LockedSession};
+use tapedeck_store::rows::{Candidate, ClaimFilter, LockedRun, LockedSession};
 use tapedeck_store::{Failure, Lane};
 
 use crate::commands::resume::resume_material;
@@ -21,6 +21,9 @@ use crate::projection;
 
 /// Candidates looked at in one transaction.
 const CANDIDATES: u32 = 16;
+/// How often a poll looks for candidates. Where many poll at once, the first ones are gone before it
+/// has them, and to send it away would have it wait beside work.
+const ROUNDS: u32 = 4;
 
 /// Claims a run.
 #[derive(Debug, Clone)]
@@ -79,47 +82,22 @@ impl Command for ClaimRun {
             session_id: self.session_id,
             owner_id: context.authority.owner_id.clone(),
         };
-        let candidates = context
-            .tx
-            .candidates(&filter, now.lease, CANDIDATES)
-            .await?;
-        if candidates.is_empty() {
-            return Err(Rejection::NoRunAvailable.into());
-        }
-        // Most polls find nothing, and those lock nothing and write nothing. Here it is decided again.
-        let standing = context.tx.lock_executor(&self.contact, now).await?;
-        may_claim(&self.contact, standing)?;
-        // What somebody else holds now is passed by, and so is what has gone; the next one is as
-        // good (rules R2).
-        let (mut held, mut locked) = (None, 0);
-        for candidate in candidates {
-            let run = match context.own_run_if_free(candidate.run_id).await {
-                Ok(Some(run)) => Some(run),
-                Ok(None) => {
-                    held = held.or(Some(candidate));
-                    continue;
-                }
-                Err(failure) => passed(failure)?,
-            };
-            locked += 1;
-            if let Some(run) = run
-                && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
-            {
-                return Ok(claimed);
+        let mut locked = 0;
+        for round in 0..ROUNDS {
+            let candidates = context
+                .tx
+                .candidates(&filter, now.lease, CANDIDATES)
+                .await?;
+            if candidates.is_empty() {
+                break;
             }
-        }
-        // A sweep or a reader of settings may hold the only run for a moment: to say that there is
-        // none would send the poll away from waiting work. Nothing is locked yet, so it is safe to
-        // wait for the first.
-        if let Some(candidate) = held.filter(|_| locked == 0) {
-            let run = context
-                .own_run(candidate.run_id)
-                .await
-                .map(Some)
-                .or_else(passed)?;
-            if let Some(run) = run
-                && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
-            {
+            if round == 0 {
+                // Most polls find nothing, and those lock nothing and write nothing. Here it is
+                // decided again.
+                let standing = context.tx.lock_executor(&self.contact, now).await?;
+                may_claim(&self.contact, standing)?;
+            }
+            if let Some(claimed) = self.first(context, candidates, &mut locked).await? {
                 return Ok(claimed);
             }
         }
@@ -137,6 +115,50 @@ fn passed<T>(failure: Failure) -> Result<Option<T>, Failure> {
 }
 
 impl ClaimRun {
+    /// Takes the first candidate that can be had. `locked` counts the sessions that this transaction
+    /// has locked on the way.
+    async fn first(
+        &self,
+        context: &mut Context<'_>,
+        candidates: Vec<Candidate>,
+        locked: &mut u32,
+    ) -> Result<Option<ClaimedRun>, Failure> {
+        // What somebody else holds now is passed by, and so is what has gone; the next one is as
+        // good (rules R2).
+        let mut held = None;
+        for candidate in candidates {
+            let run = match context.own_run_if_free(candidate.run_id).await {
+                Ok(Some(run)) => Some(run),
+                Ok(None) => {
+                    held = held.or(Some(candidate));
+                    continue;
+                }
+                Err(failure) => passed(failure)?,
+            };
+            *locked += 1;
+            if let Some(run) = run
+                && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
+            {
+                return Ok(Some(claimed));
+            }
+        }
+        // A sweep or a reader of settings may hold the only run for a moment: to say that there is
+        // none would send the poll away from waiting work. Nothing is locked yet, so it is safe to
+        // wait for the first.
+        if let Some(candidate) = held.filter(|_| *locked == 0) {
+            *locked += 1;
+            let run = context
+                .own_run(candidate.run_id)
+                .await
+                .map(Some)
+                .or_else(passed)?;
+            if let Some(run) = run {
+                return self.take(context, run).await.map(Some).or_else(passed);
+            }
+        }
+        Ok(None)
+    }
+
     async fn take(
         &self,
         context: &mut Context<'_>,
