@@ -82,6 +82,8 @@ mod load;
 #[cfg(test)]
 mod odd_agents;
 #[cfg(test)]
+mod older;
+#[cfg(test)]
 mod operations;
 #[cfg(test)]
 mod outage;

@@ -1,7 +1,7 @@
 //! Interactions on the wire: open questions, answers, and the lists people answer from.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tapedeck_domain::interaction::{
     Answer, Interaction, InteractionKind, InteractionStatus, Reply, Scope,
 };
@@ -217,6 +217,56 @@ pub struct ApproveRequest {
     /// How far the answer reaches; `once` by default.
     #[schema(value_type = Option<schema::Scope>)]
     pub scope: Option<Scope>,
+}
+
+/// Query of `POST /sessions/{id}/approve`: what older clients say there instead of in the body.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ApproveQuery {
+    /// The executor's id of the question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// Yes or no.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<bool>)]
+    pub approved: Option<String>,
+    /// What the person adds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<String>,
+    /// How far the answer reaches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::Scope>)]
+    pub scope: Option<String>,
+}
+
+impl ApproveQuery {
+    /// What is said, as fields of the body.
+    pub fn check(self) -> Result<Map<String, Value>, QueryFault> {
+        let approved = match self.approved.as_deref() {
+            None => None,
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            Some(_) => {
+                return Err(QueryFault::parameter(
+                    "approved",
+                    "must be `true` or `false`",
+                ));
+            }
+        };
+        let scope = page::word::<Scope>("scope", self.scope.as_deref())?;
+        let mut fields = Map::new();
+        let mut say = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        say("request_id", self.request_id.map(Value::from));
+        say("approved", approved.map(Value::from));
+        say("feedback", self.feedback.map(Value::from));
+        say("scope", scope.map(|scope| Value::from(scope.as_str())));
+        Ok(fields)
+    }
 }
 
 impl ApproveRequest {

@@ -8,7 +8,7 @@ use tapedeck_domain::limits;
 use tapedeck_domain::rejection::FieldError;
 use tapedeck_domain::run::{Run, RunStatus};
 use tapedeck_domain::{CheckpointId, Rejection, RunId, SessionId, Timestamp};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::check::Faults;
 use crate::schema;
@@ -47,6 +47,16 @@ pub struct CheckedPrompt {
     pub metadata: Map<String, Value>,
     /// Whether a broken stream cancels the run.
     pub cancel_on_disconnect: bool,
+}
+
+/// Query of `POST /sessions/{id}/prompt`: what older clients say there instead of in the body.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PromptQuery {
+    /// What to ask the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
 }
 
 impl PromptRequest {

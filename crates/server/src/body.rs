@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::BodyExt;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tapedeck_domain::rejection::FieldError;
@@ -139,6 +140,30 @@ impl Body {
         })?;
         parser.end().map_err(|error| refusal(".", &error))?;
         Ok(value)
+    }
+
+    /// The body with what older clients say in the query instead. What is said in both must be the
+    /// same.
+    pub(crate) fn with_query<Q: Serialize>(self, query: &Q) -> Result<Self, Fault> {
+        let said = serde_json::to_value(query).unwrap_or_default();
+        let Value::Object(said) = said else {
+            return Ok(self);
+        };
+        if said.is_empty() {
+            return Ok(self);
+        }
+        let Value::Object(mut fields) = self.value()? else {
+            return Err(invalid("", "the body must be an object"));
+        };
+        for (name, value) in said {
+            match fields.get(&name) {
+                Some(other) if *other != value => {
+                    return Err(invalid(&name, "differs from the query; give one of them"));
+                }
+                Some(_) | None => drop(fields.insert(name, value)),
+            }
+        }
+        Ok(Self(Value::Object(fields).to_string().into()))
     }
 
     /// Reads the body as any JSON.

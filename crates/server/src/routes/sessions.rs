@@ -9,10 +9,11 @@ use tapedeck_control_plane::commands::prompt::{AdmitPrompt, Admitted};
 use tapedeck_control_plane::{FollowRequest, ResumeRequest as Resume, SessionView, Start};
 use tapedeck_domain::admit::Prompt;
 use tapedeck_domain::{RunId, SessionId};
-use tapedeck_protocol::interaction::{ApproveRequest, ApproveResponse};
+use tapedeck_protocol::interaction::{ApproveQuery, ApproveRequest, ApproveResponse};
 use tapedeck_protocol::page::PageQuery;
 use tapedeck_protocol::run::{
-    AcceptedResponse, CancelResponse, EmptyRequest, PromptRequest, ResumeRequest, RunList,
+    AcceptedResponse, CancelResponse, EmptyRequest, PromptQuery, PromptRequest, ResumeRequest,
+    RunList,
 };
 use tapedeck_protocol::session::{
     Change, CreateSessionRequest, DeleteSessionQuery, SessionList, SessionResponse, SettingsChange,
@@ -158,7 +159,7 @@ pub(super) async fn continue_queue(
 #[utoipa::path(
     post, path = "/sessions/{session_id}/prompt", tag = "sessions",
     params(
-        ("session_id" = Uuid, Path),
+        ("session_id" = Uuid, Path), PromptQuery,
         ("Idempotency-Key" = Option<String>, Header, description = "Sent again with the same body, the first run is given.")
     ),
     request_body = PromptRequest,
@@ -168,10 +169,11 @@ pub(super) async fn continue_queue(
     )
 )]
 pub(super) async fn prompt(
-    call: Call,
+    WithQuery(call, query): WithQuery<PromptQuery>,
     Id(session_id): Id<SessionId>,
     body: Body,
 ) -> Result<Response, Fault> {
+    let body = body.with_query(&query)?;
     let (request, key) = call.keyed::<PromptRequest>(&body, format!("prompt:{session_id}"))?;
     let checked = request.check()?;
     let command = AdmitPrompt {
@@ -251,14 +253,15 @@ pub(super) async fn cancel(
 /// Answers a question by the executor's id of it, for older clients.
 #[utoipa::path(
     post, path = "/sessions/{session_id}/approve", tag = "interactions",
-    params(("session_id" = Uuid, Path)), request_body = ApproveRequest,
+    params(("session_id" = Uuid, Path), ApproveQuery), request_body = ApproveRequest,
     responses((status = 200, body = ApproveResponse))
 )]
 pub(super) async fn approve(
-    call: Call,
+    WithQuery(call, query): WithQuery<ApproveQuery>,
     Id(id): Id<SessionId>,
     body: Body,
 ) -> Answer<ApproveResponse> {
+    let body = body.with_query(&query.check()?)?;
     let (request_id, answer) = body.read::<ApproveRequest>()?.check()?;
     let (control, by) = (call.control(), call.principal.name);
     let resolved = control.resolve_request(call.namespace(), id, request_id, answer, by);
