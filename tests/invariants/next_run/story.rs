@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
 use tapedeck_domain::SessionId;
+use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::TapeEntry;
@@ -229,7 +230,17 @@ impl Story<'_> {
         let settled = match self.pick(8) {
             0 => t.settle(claim, Ending::Completed).await,
             1 => t.settle(claim, Ending::Failed).await,
-            2 => t.settle(claim, Ending::Interrupted).await,
+            2 => match t.settle(claim, Ending::Interrupted).await {
+                // Another attempt is left, and is given back as well.
+                Ok(run) if run.status == RunStatus::Requested => {
+                    let last = t.claim("e3").await;
+                    self.look(&last);
+                    let steps = self.pick(STEPS);
+                    self.work(&last, steps).await;
+                    t.settle(&last, Ending::Interrupted).await
+                }
+                settled => settled,
+            },
             3 => {
                 let cancelled = t
                     .control
