@@ -19,6 +19,9 @@ mod seed;
 #[path = "../support/server.rs"]
 mod server;
 #[cfg(test)]
+#[path = "../support/terminal.rs"]
+mod terminal;
+#[cfg(test)]
 #[path = "../support/wait.rs"]
 mod wait;
 
@@ -91,6 +94,8 @@ mod outage;
 mod pounding;
 #[cfg(test)]
 mod refusals;
+#[cfg(test)]
+mod remotes;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]

@@ -85,6 +85,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Runs(command) => Box::pin(commands::runs::run(command, context)).await,
         Command::Approvals(command) => Box::pin(commands::approvals::run(command, context)).await,
         Command::Executors(command) => Box::pin(commands::executors::run(command, context)).await,
+        Command::Remote(command) => Box::pin(commands::remote::run(command, context)).await,
         Command::Agents(command) => Box::pin(commands::agents::run(command, context)).await,
         Command::Doctor(_) => Box::pin(commands::doctor::run(context)).await,
         Command::Storage(command) => Box::pin(commands::storage::run(command, context)).await,

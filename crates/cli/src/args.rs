@@ -35,6 +35,10 @@ pub(crate) struct Globals {
     /// nobody: the command then works on the data directory itself [env: `TAPEDECK_SERVER`]
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
+    /// Talk to the server of this name; `tapedeck remote list` shows the names
+    /// [env: `TAPEDECK_REMOTE`]
+    #[arg(long, global = true, value_name = "NAME")]
+    remote: Option<String>,
     /// The file that holds the bearer token: what the server asks for and clients send
     /// [env: `TAPEDECK_TOKEN_FILE`]
     #[arg(long, global = true, value_name = "FILE")]
@@ -92,6 +96,9 @@ pub(crate) enum Command {
     /// Executors that the server knows
     #[command(subcommand)]
     Executors(commands::executors::Command),
+    /// Servers by name
+    #[command(subcommand)]
+    Remote(commands::remote::Command),
     /// Agents that can be attached
     #[command(subcommand)]
     Agents(commands::agents::Command),
@@ -116,6 +123,7 @@ impl Cli {
         let format = globals.log_format;
         let mut flags: Vec<Given> = [
             Given::option("--server", "server", globals.server.as_ref()),
+            Given::option("--remote", "remote", globals.remote.as_ref()),
             Given::option("--token-file", "token_file", globals.token_file.as_ref()),
             Given::option("--data-dir", "data_dir", globals.data_dir.as_ref()),
             Given::option("--database", "database", globals.database.as_ref()),
@@ -128,7 +136,7 @@ impl Cli {
         match &self.command {
             Command::Serve(args) => flags.extend(args.flags()),
             Command::Executor(args) => flags.extend(args.flags()),
-            Command::Run(args) => flags.extend(args.agent.flags()),
+            Command::Run(args) => flags.extend(args.new.agent.flags()),
             Command::Resume(args) => flags.extend(args.agent.flags()),
             Command::Demo(_)
             | Command::Attach(_)
@@ -137,6 +145,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Remote(_)
             | Command::Agents(_)
             | Command::Doctor(_)
             | Command::Storage(_)
@@ -160,6 +169,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Remote(_)
             | Command::Agents(_)
             | Command::Doctor(_)
             | Command::Storage(_)

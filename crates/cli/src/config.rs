@@ -23,6 +23,8 @@ pub(crate) use paths::{absolute, expand, make_private_dir};
 pub(crate) use sections::{Durability, HintFate, LogFormat, Settings, usual_file};
 
 const DAY_MS: i64 = 24 * 3_600_000;
+const ONE_DATABASE: &str = "the database is in the data directory or on PostgreSQL";
+const ONE_SERVER: &str = "a remote is a server by its name";
 /// Names the file.
 const FILE_VARIABLE: &str = "TAPEDECK_CONFIG";
 
@@ -92,30 +94,40 @@ impl Config {
         }
         let settings: Settings = figment.extract()?;
         settings.check()?;
-        Self { settings, figment }.with_one_database()
+        Self { settings, figment }
+            .without_rival("database", "data_dir", ONE_DATABASE)?
+            .without_rival("server", "remote", ONE_SERVER)?
+            .without_rival("remote", "server", ONE_SERVER)
     }
 
-    /// Of the data directory and a database elsewhere, the one that a later layer names; one layer
-    /// that names both contradicts itself.
-    fn with_one_database(mut self) -> anyhow::Result<Self> {
-        if self.settings.database.is_none() {
+    /// Of two settings that exclude each other, the one that a later layer names: `key` gives way
+    /// here. One layer that names both contradicts itself.
+    fn without_rival(
+        mut self,
+        key: &'static str,
+        rival: &'static str,
+        why: &str,
+    ) -> anyhow::Result<Self> {
+        if !(self.is_set(key) && self.is_set(rival)) {
             return Ok(self);
         }
-        let (elsewhere, here) = (self.layer("database"), self.layer("data_dir"));
-        if elsewhere == here {
-            return Err(Failed::usage(format!(
-                "`{}` and `{}` exclude each other: the database is in the data directory or on \
-                 PostgreSQL",
-                self.given_as("data_dir"),
-                self.given_as("database"),
-            )));
+        let (ours, theirs) = (self.layer(key), self.layer(rival));
+        if ours == theirs {
+            let (rival, key) = (self.given_as(rival), self.given_as(key));
+            let message = format!("`{rival}` and `{key}` exclude each other: {why}");
+            return Err(Failed::usage(message));
         }
-        if elsewhere < here {
-            let source = self.source("data_dir");
-            self.settings.database = None;
-            self.figment = self.figment.merge(Given::nothing(source, "database"));
+        if ours < theirs {
+            let source = self.source(rival);
+            self.figment = self.figment.merge(Given::nothing(source, key));
+            self.settings = self.figment.extract()?;
         }
         Ok(self)
+    }
+
+    fn is_set(&self, key: &str) -> bool {
+        let value = self.figment.find_value(key);
+        value.is_ok_and(|value| !matches!(value, Value::Empty(..)))
     }
 
     /// How late a setting's value comes: later layers win.

@@ -12,6 +12,7 @@ use tapedeck_domain::SessionId;
 use crate::config::{self, Config};
 use crate::exit::Failed;
 use crate::output::Printer;
+use crate::remotes::RemotesFile;
 pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
@@ -54,6 +55,9 @@ impl Server {
 impl Context {
     /// The server to talk to: the configured one, or the one that holds the data directory.
     pub(crate) async fn server(&self) -> anyhow::Result<Option<Server>> {
+        if let Some(name) = &self.config.remote {
+            return self.remote(name).map(Some);
+        }
         if let Some(url) = &self.config.server {
             return Ok(Some(Server {
                 url: url.clone(),
@@ -78,6 +82,21 @@ impl Context {
             url: file.url,
             token,
         }))
+    }
+
+    /// A token from the configuration is another server's: only one from the command line is meant.
+    fn remote(&self, name: &str) -> anyhow::Result<Server> {
+        let file = RemotesFile::configured(&self.config)?;
+        let remote = file.read()?.take(name)?;
+        let token = if self.config.is_from_flag("token_file") {
+            self.config.token()?
+        } else {
+            remote.token
+        };
+        Ok(Server {
+            url: remote.url.into(),
+            token,
+        })
     }
 
     /// A client of the server, or of a control plane that now starts in this process.

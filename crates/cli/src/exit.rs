@@ -17,7 +17,7 @@ Exit codes:
    0  it went well
    1  the run failed, or a step of the demo was not as expected
    2  the command line, the configuration or the request breaks a rule
-   3  there is no such session, run, checkpoint, question, executor, database or file
+   3  there is no such session, run, checkpoint, question, executor, remote, database or file
    4  something else is going on: a run is active, another process owns the session, the data
       directory is in use, the question has another answer
    5  the server can't be reached or can't serve now

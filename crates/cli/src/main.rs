@@ -10,6 +10,7 @@ mod exit;
 mod logs;
 mod output;
 mod profiles;
+mod remotes;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

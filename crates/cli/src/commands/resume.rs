@@ -8,8 +8,9 @@ use tapedeck_protocol::session::SessionResponse;
 
 use crate::commands::agents::AgentArgs;
 use crate::commands::following::{Followed, OnInterrupt};
-use crate::commands::run::{agent_is_the_servers, answers, follow_with, start_executor};
+use crate::commands::run::{answers, follow_with};
 use crate::commands::signals::Signals;
+use crate::commands::starting::{agent_is_the_servers, start_executor};
 use crate::context::{Connection, Context};
 use crate::exit::{Exit, Failed};
 

@@ -45,6 +45,8 @@ const fn setting(key: &'static str, variable: &'static str, kind: Kind) -> Setti
 /// Every setting.
 pub(crate) const SETTINGS: &[Setting] = &[
     setting("server", "TAPEDECK_SERVER", Kind::Text),
+    setting("remote", "TAPEDECK_REMOTE", Kind::Text),
+    setting("remotes_file", "TAPEDECK_REMOTES_FILE", Kind::Text),
     setting("token_file", "TAPEDECK_TOKEN_FILE", Kind::Text),
     setting("data_dir", "TAPEDECK_DATA_DIR", Kind::Text),
     setting("database", "TAPEDECK_DATABASE", Kind::Text),

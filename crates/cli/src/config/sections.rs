@@ -21,6 +21,10 @@ const SCALE: std::ops::RangeInclusive<f64> = 0.001..=100.0;
 pub(crate) struct Settings {
     /// The server to talk to.
     pub(crate) server: Option<String>,
+    /// The remote to talk to, by its name.
+    pub(crate) remote: Option<String>,
+    /// Where remotes are remembered.
+    pub(crate) remotes_file: PathBuf,
     /// The file that holds the bearer token, for server, executor and clients.
     pub(crate) token_file: Option<PathBuf>,
     /// Where the database lies.
@@ -220,6 +224,8 @@ impl Settings {
         let state = base.state_dir().unwrap_or_else(|| base.data_dir());
         Ok(Self {
             server: None,
+            remote: None,
+            remotes_file: base.config_dir().join("tapedeck").join("remotes.toml"),
             token_file: None,
             data_dir: base.data_dir().join("tapedeck"),
             database: None,

@@ -228,3 +228,32 @@ fn a_token_file_must_hold_a_token() {
     assert!(read_token(file("\n").path()).is_err());
     assert!(read_token(Path::new("/nowhere")).is_err());
 }
+
+#[test]
+fn a_remote_and_a_server_exclude_each_other_and_the_later_holds() {
+    let file = file("server = \"http://file\"\n");
+    let layered = |pairs: &[(&str, &str)], flags: Vec<Given>| {
+        Config::layered(Some(file.path()), &variables(pairs), flags)
+    };
+    let flag = |name: &str, key| Given::flag(name, key, "x");
+    let remote = layered(&[("TAPEDECK_REMOTE", "home")], Vec::new()).unwrap();
+    assert_eq!(
+        (remote.remote.as_deref(), remote.server.as_deref()),
+        (Some("home"), None)
+    );
+    let server = [flag("--server", "server")];
+    let server = layered(&[("TAPEDECK_REMOTE", "home")], server.into()).unwrap();
+    assert_eq!(
+        (server.remote.as_deref(), server.server.as_deref()),
+        (None, Some("x"))
+    );
+    let both = [flag("--server", "server"), flag("--remote", "remote")];
+    let refused = layered(&[], both.into()).unwrap_err().to_string();
+    assert!(
+        refused.contains("`--server`") && refused.contains("`--remote`"),
+        "{refused}"
+    );
+    let both = [("TAPEDECK_REMOTE", "a"), ("TAPEDECK_SERVER", "b")];
+    let refused = layered(&both, Vec::new()).unwrap_err().to_string();
+    assert!(refused.contains("`TAPEDECK_REMOTE`"), "{refused}");
+}

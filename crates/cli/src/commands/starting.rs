@@ -1,0 +1,124 @@
+//! How a session begins: where it works, who answers for it, and the executor that serves it where
+//! no server has executors.
+
+use std::path::PathBuf;
+
+use serde_json::Map;
+use tapedeck_domain::session::{ApprovalPolicy, WorkspaceKind};
+use tapedeck_protocol::run_target::{RunTargetRequest, WorkspaceBody};
+use tapedeck_protocol::session::{CreateSessionRequest, SessionResponse};
+
+use crate::commands::agents::AgentArgs;
+use crate::commands::local::{self, LocalExecutor};
+use crate::config;
+use crate::context::{Connection, Context};
+use crate::exit::Failed;
+use crate::output::short;
+use crate::remotes::is_on_this_machine;
+
+/// Characters of a goal that become the session's title.
+const TITLE_CHARS: usize = 80;
+
+/// What a new session is like.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewSession {
+    /// Where it works [default: the current directory; with a server on another machine a scratch
+    /// directory]
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Work in an empty directory of the executor's
+    #[arg(long, conflicts_with = "workspace")]
+    scratch: bool,
+    /// Who answers the agent's questions: `yolo` approves all, `auto` asks before what changes
+    /// something, `interactive` always asks
+    #[arg(long, value_name = "POLICY", default_value = "interactive")]
+    approval_policy: ApprovalPolicy,
+    #[command(flatten)]
+    pub(crate) agent: AgentArgs,
+}
+
+impl NewSession {
+    /// Makes a session that is called by its first prompt. What would be refused later is refused
+    /// before there is one.
+    pub(crate) async fn create(
+        &self,
+        prompt: &str,
+        context: &Context,
+        connection: &Connection,
+    ) -> anyhow::Result<SessionResponse> {
+        let agent = match &connection.embedded {
+            Some(embedded) => Some(local::agent_of(&context.config, embedded, None)?),
+            None if self.agent.is_given() => return Err(agent_is_the_servers()),
+            None => None,
+        };
+        if let Some(agent) = &agent {
+            agent.check(&context.config)?;
+        }
+        let request = CreateSessionRequest {
+            title: Some(short(prompt, TITLE_CHARS)),
+            run_target: Some(RunTargetRequest {
+                workspace: Some(workspace(self, connection)?),
+                ..RunTargetRequest::default()
+            }),
+            approval_policy: Some(self.approval_policy),
+            origin: Some("cli".to_owned()),
+            ..CreateSessionRequest::default()
+        };
+        let session = connection.client.create_session(&request).await?;
+        connection.touch(session.session_id);
+        if let (Some(embedded), Some(agent)) = (&connection.embedded, &agent) {
+            local::remember(embedded, session.session_id, agent)?;
+        }
+        Ok(session)
+    }
+}
+
+/// With a server the agent is its executors' choice.
+pub(crate) fn agent_is_the_servers() -> anyhow::Error {
+    Failed::usage(
+        "with a server its executors choose the agent: start one with `tapedeck executor --agent \
+         CMD`, and leave the agent out here",
+    )
+}
+
+/// Starts what serves a session's runs, unless a server's executors do.
+pub(crate) fn start_executor(
+    context: &Context,
+    connection: &Connection,
+    session: &SessionResponse,
+) -> anyhow::Result<Option<LocalExecutor>> {
+    let Some(embedded) = &connection.embedded else {
+        return Ok(None);
+    };
+    let agent = local::agent_of(&context.config, embedded, Some(session.session_id))?;
+    local::remember(embedded, session.session_id, &agent)?;
+    LocalExecutor::start(&context.config, &connection.client, session, &agent).map(Some)
+}
+
+fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<WorkspaceBody> {
+    let is_here = connection.embedded.is_some() || is_on_this_machine(connection.client.base_url());
+    let path = match &new.workspace {
+        Some(path) => Some(path.clone()),
+        None if is_here && !new.scratch => Some(PathBuf::from(".")),
+        None => None,
+    };
+    let Some(path) = path else {
+        return Ok(WorkspaceBody {
+            kind: WorkspaceKind::Scratch,
+            fields: Map::new(),
+        });
+    };
+    // A path on another machine can't be looked at from here.
+    let path = if is_here {
+        config::absolute(&path).map_err(|error| Failed::usage(format!("workspace {error:#}")))?
+    } else {
+        path
+    };
+    let text = path
+        .to_str()
+        .ok_or_else(|| Failed::usage("the workspace's path is no text"))?;
+    Ok(WorkspaceBody {
+        kind: WorkspaceKind::LocalPath,
+        fields: Map::from_iter([("path".to_owned(), text.into())]),
+    })
+}
