@@ -342,6 +342,7 @@ async fn the_help_is_as_documented() {
         "agents check",
         "demo",
         "run",
+        "repl",
         "resume",
         "attach",
         "sessions",
@@ -363,6 +364,10 @@ async fn the_help_is_as_documented() {
         "approvals list",
         "approvals approve",
         "executors",
+        "remote",
+        "remote add",
+        "remote list",
+        "remote remove",
         "completions",
     ] {
         let mut arguments: Vec<_> = command.split_whitespace().collect();

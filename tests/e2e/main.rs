@@ -97,6 +97,8 @@ mod refusals;
 #[cfg(test)]
 mod remotes;
 #[cfg(test)]
+mod repl;
+#[cfg(test)]
 mod requests;
 #[cfg(test)]
 mod resent;

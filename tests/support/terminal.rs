@@ -81,6 +81,11 @@ impl Terminal {
         self.seen = eventually(&what, LIMIT, look).await;
     }
 
+    /// Whether the terminal still marks pasted text for an editor.
+    pub(crate) fn pastes_are_marked(&self) -> bool {
+        self.screen.lock().unwrap().screen().bracketed_paste()
+    }
+
     pub(crate) async fn types(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).await.unwrap();
     }

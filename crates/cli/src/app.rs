@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
         Err(error) if exit::reader_has_gone(&error) => Exit::Success,
         Err(error) => {
             let exit = Exit::of_error(&error);
-            report(printer, &error, exit);
+            report(printer, &error, exit, hint);
             exit
         }
     }
@@ -79,6 +79,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Executor(args) => Box::pin(commands::executor::run(args, context)).await,
         Command::Run(args) => Box::pin(commands::run::run(args, context)).await,
         Command::Resume(args) => Box::pin(commands::resume::run(args, context)).await,
+        Command::Repl(args) => Box::pin(commands::repl::run(args, context)).await,
         Command::Attach(args) => Box::pin(commands::attach::run(args, context)).await,
         Command::Sessions(command) => Box::pin(commands::sessions::run(command, context)).await,
         Command::Events(args) => Box::pin(commands::events::run(args, context)).await,
@@ -95,7 +96,13 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
     }
 }
 
-fn report(printer: Printer, error: &anyhow::Error, exit: Exit) {
+/// Tells an error, and what `hint` has to say to its code.
+pub(crate) fn report(
+    printer: Printer,
+    error: &anyhow::Error,
+    exit: Exit,
+    hint: fn(ErrorCode) -> Option<&'static str>,
+) {
     let problem = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<tapedeck_client::Error>()?.problem());
@@ -144,7 +151,7 @@ fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// What to do about a refusal, where it isn't plain.
-const fn hint(code: ErrorCode) -> Option<&'static str> {
+pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
     match code {
         ErrorCode::OwnedElsewhere => Some(
             "another process works on the session; try again once it has ended, or share the data \

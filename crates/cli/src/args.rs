@@ -70,22 +70,16 @@ pub(crate) struct Globals {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show it all in half a minute: a run loses its executor and is resumed
     Demo(commands::demo::Args),
-    /// Run the server
     Serve(commands::serve::Args),
-    /// Run an executor: claim runs and drive agents through them
     Executor(commands::executor::Args),
-    /// Start a session with a goal and follow its run
     Run(commands::run::Args),
-    /// Go on with a session after its run ended or was interrupted
+    Repl(commands::repl::Args),
     Resume(commands::resume::Args),
-    /// Follow a session's newest run; Ctrl-C leaves it running
     Attach(commands::attach::Args),
     /// Sessions and their logs
     #[command(subcommand)]
     Sessions(commands::sessions::Command),
-    /// The log over all sessions
     Events(commands::events::Args),
     /// Single runs
     #[command(subcommand)]
@@ -102,7 +96,6 @@ pub(crate) enum Command {
     /// Agents that can be attached
     #[command(subcommand)]
     Agents(commands::agents::Command),
-    /// Check that everything in the database is as it must be
     Doctor(commands::doctor::Args),
     /// Copies of the whole database
     #[command(subcommand)]
@@ -110,9 +103,7 @@ pub(crate) enum Command {
     /// The configuration
     #[command(subcommand)]
     Config(commands::config::Command),
-    /// Be an agent without a model that does what a script in the prompt says, over ACP on stdio
     DemoAgent(commands::demo_agent::Args),
-    /// Print the completions for a shell
     Completions(commands::completions::Args),
 }
 
@@ -137,6 +128,7 @@ impl Cli {
             Command::Serve(args) => flags.extend(args.flags()),
             Command::Executor(args) => flags.extend(args.flags()),
             Command::Run(args) => flags.extend(args.new.agent.flags()),
+            Command::Repl(args) => flags.extend(args.new.agent.flags()),
             Command::Resume(args) => flags.extend(args.agent.flags()),
             Command::Demo(_)
             | Command::Attach(_)
@@ -162,6 +154,7 @@ impl Cli {
             Command::Serve(_) | Command::Executor(_) => "info",
             Command::Demo(_)
             | Command::Run(_)
+            | Command::Repl(_)
             | Command::Resume(_)
             | Command::Attach(_)
             | Command::Sessions(_)

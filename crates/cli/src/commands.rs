@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod executor;
 pub(crate) mod executors;
 pub(crate) mod remote;
+pub(crate) mod repl;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod runs;

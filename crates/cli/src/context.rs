@@ -7,7 +7,7 @@ mod embedded;
 mod server_file;
 
 use tapedeck_client::Client;
-use tapedeck_domain::SessionId;
+use tapedeck_domain::{Rejection, SessionId};
 
 use crate::config::{self, Config};
 use crate::exit::Failed;
@@ -120,6 +120,15 @@ impl Connection {
     pub(crate) fn touch(&self, session: SessionId) {
         if let Some(embedded) = &self.embedded {
             embedded.touch(session);
+        }
+    }
+
+    /// Keeps a session for this process, where there is no server to do that for all. Gives who has it
+    /// instead.
+    pub(crate) async fn keep(&self, session: SessionId) -> anyhow::Result<Option<Rejection>> {
+        match &self.embedded {
+            Some(embedded) => embedded.acquire(session).await,
+            None => Ok(None),
         }
     }
 

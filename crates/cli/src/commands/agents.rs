@@ -257,6 +257,14 @@ impl Agent {
         acp.or_else(|| executor.command.clone().map(plain))
     }
 
+    /// What a person wrote to name it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Acp(name) => name,
+            Self::Command(plain) => &plain.command,
+        }
+    }
+
     /// Refuses an agent that can't be started, before anything is made for it.
     pub(crate) fn check(&self, settings: &Settings) -> anyhow::Result<()> {
         let state_dir = config::expand(&settings.executor.state_dir)?;

@@ -40,6 +40,8 @@ pub(crate) enum Answers {
     Nobody,
     /// Somebody elsewhere.
     Elsewhere,
+    /// The person at the terminal of the process that works on the session.
+    Owner,
 }
 
 /// Which run to follow, and how.
@@ -68,7 +70,10 @@ pub(crate) enum Ended {
         error: Option<String>,
     },
     /// The person left; the run may go on.
-    Left,
+    Left {
+        /// Because the whole process shall end.
+        is_terminated: bool,
+    },
 }
 
 impl Ended {
@@ -76,7 +81,7 @@ impl Ended {
     pub(crate) const fn exit(&self) -> Exit {
         match self {
             Self::Settled { status, .. } => Exit::of_run(*status),
-            Self::Left => Exit::Interrupted,
+            Self::Left { .. } => Exit::Interrupted,
         }
     }
 }
@@ -126,7 +131,8 @@ pub(crate) async fn follow(
                     || asked == Asked::Terminate;
                 if leaves {
                     scene.rendering.close()?;
-                    return Ok(Ended::Left);
+                    let is_terminated = asked == Asked::Terminate;
+                    return Ok(Ended::Left { is_terminated });
                 }
                 scene.rendering.close()?;
                 printer.note("cancelling the run; Ctrl-C again leaves it")?;

@@ -63,6 +63,11 @@ impl LocalExecutor {
         }
     }
 
+    /// Whether it has failed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.is_empty()
+    }
+
     /// Ends it; a run that is still under way is handed back.
     pub(crate) async fn end(mut self) {
         self.shutdown.drain.cancel();

@@ -79,7 +79,7 @@ async fn resume_and_follow(
 }
 
 /// A session without a run of its own, as a fork is at first, has nothing to resume: it is prompted.
-async fn admit(
+pub(crate) async fn admit(
     client: &Client,
     session: &SessionResponse,
     prompt: Option<String>,
@@ -100,7 +100,8 @@ async fn admit(
     client.resume(session.session_id, &request).await
 }
 
-async fn last_session(connection: &Connection) -> anyhow::Result<SessionResponse> {
+/// The open session that was last active.
+pub(crate) async fn last_session(connection: &Connection) -> anyhow::Result<SessionResponse> {
     let paging = Paging {
         limit: Some(RECENT),
         cursor: None,

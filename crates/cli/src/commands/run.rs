@@ -97,13 +97,14 @@ pub(crate) async fn follow_with(
         executor.end().await;
     }
     let ended = outcome?;
-    if ended != (Ended::Left) && ended.exit() == Exit::Success {
+    let has_left = matches!(ended, Ended::Left { .. });
+    if !has_left && ended.exit() == Exit::Success {
         return Ok(Exit::Success);
     }
     if !printer.is_json() {
         let id = followed.session_id;
         printer.note(match &connection.embedded {
-            None if ended == Ended::Left => format!("it goes on; follow it: tapedeck attach {id}"),
+            None if has_left => format!("it goes on; follow it: tapedeck attach {id}"),
             _ => format!("go on with it: tapedeck resume --session {id}"),
         })?;
     }

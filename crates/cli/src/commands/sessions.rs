@@ -1,7 +1,7 @@
 //! `tapedeck sessions`: sessions, their logs and tapes, and their checkpoints.
 
-mod changes;
-mod checkpoints;
+pub(crate) mod changes;
+pub(crate) mod checkpoints;
 mod past;
 
 use clap::Subcommand;
@@ -60,7 +60,7 @@ pub(crate) enum Command {
 }
 
 /// Which page of a list.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct PageArgs {
     /// Items of a page, 1 to 200 [default: 50]
     #[arg(long, value_name = "N")]
@@ -147,7 +147,9 @@ async fn answer(
         Command::Checkpoint(args) => checkpoints::capture(args, connection, printer).await?,
         Command::DeleteCheckpoint(one) => checkpoints::delete(one, connection, printer).await?,
         Command::Restore(one) => checkpoints::restore(one, connection, printer).await?,
-        Command::Fork(args) => checkpoints::fork(args, connection, printer).await?,
+        Command::Fork(args) => {
+            checkpoints::fork(args, connection, printer).await?;
+        }
         Command::Delete { session, force } => {
             connection.touch(session);
             client.delete_session(session, force).await?;
@@ -170,7 +172,8 @@ pub(crate) fn more(printer: Printer, next_cursor: Option<&str>) -> std::io::Resu
     }
 }
 
-fn row(session: &SessionResponse) -> Vec<String> {
+/// A session as a line of a list.
+pub(crate) fn row(session: &SessionResponse) -> Vec<String> {
     vec![
         session.session_id.to_string(),
         session.status.to_string(),
@@ -180,7 +183,8 @@ fn row(session: &SessionResponse) -> Vec<String> {
     ]
 }
 
-fn show(printer: Printer, session: &SessionResponse) -> std::io::Result<()> {
+/// Prints a session.
+pub(crate) fn show(printer: Printer, session: &SessionResponse) -> std::io::Result<()> {
     let workspace = session.workspace.as_ref().map(|workspace| {
         let path = workspace.fields.get("path").and_then(|path| path.as_str());
         path.map_or_else(|| workspace.kind.to_string(), str::to_owned)

@@ -47,6 +47,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     setting("server", "TAPEDECK_SERVER", Kind::Text),
     setting("remote", "TAPEDECK_REMOTE", Kind::Text),
     setting("remotes_file", "TAPEDECK_REMOTES_FILE", Kind::Text),
+    setting("history_file", "TAPEDECK_HISTORY_FILE", Kind::Text),
     setting("token_file", "TAPEDECK_TOKEN_FILE", Kind::Text),
     setting("data_dir", "TAPEDECK_DATA_DIR", Kind::Text),
     setting("database", "TAPEDECK_DATABASE", Kind::Text),

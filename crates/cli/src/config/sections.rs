@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) remote: Option<String>,
     /// Where remotes are remembered.
     pub(crate) remotes_file: PathBuf,
+    /// What was typed into the REPL.
+    pub(crate) history_file: PathBuf,
     /// The file that holds the bearer token, for server, executor and clients.
     pub(crate) token_file: Option<PathBuf>,
     /// Where the database lies.
@@ -226,6 +228,7 @@ impl Settings {
             server: None,
             remote: None,
             remotes_file: base.config_dir().join("tapedeck").join("remotes.toml"),
+            history_file: state.join("tapedeck").join("history"),
             token_file: None,
             data_dir: base.data_dir().join("tapedeck"),
             database: None,

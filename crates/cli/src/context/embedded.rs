@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tapedeck_client::Client;
 use tapedeck_control_plane::ids::{IdSource as _, TimeOrdered};
-use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options, StoreError};
-use tapedeck_domain::SessionId;
+use tapedeck_control_plane::{ControlPlane, Error, Hints, Lifecycle, Options, StoreError};
 use tapedeck_domain::owner::Authority;
 use tapedeck_domain::session::DEFAULT_NAMESPACE;
+use tapedeck_domain::{Rejection, SessionId};
 use tapedeck_server::ServerState;
 use tapedeck_store_sqlite::{self as sqlite, SqliteStore};
 
@@ -73,6 +73,28 @@ impl Embedded {
     /// The data directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// How often a session that is kept must be acquired again.
+    pub(crate) fn renewal(&self) -> Duration {
+        let lease_ms = self.control.timing().local_owner_lease_ms;
+        Duration::from_millis(lease_ms.unsigned_abs()) / 3
+    }
+
+    /// Acquires a session for this process, again if it has it. Where another process has it, that
+    /// is said instead.
+    pub(crate) async fn acquire(&self, session: SessionId) -> anyhow::Result<Option<Rejection>> {
+        let acquired = self.control.acquire_owner(DEFAULT_NAMESPACE, session).await;
+        match acquired {
+            Ok(_) => {
+                self.touch(session);
+                Ok(None)
+            }
+            Err(Error::Rejected(rejection @ Rejection::OwnedElsewhere { .. })) => {
+                Ok(Some(rejection))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Remembers that this process may have come to own a session.

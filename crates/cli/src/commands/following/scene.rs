@@ -121,6 +121,10 @@ impl<'a> Scene<'a> {
                 Ok(())
             }
             Answers::Elsewhere => self.elsewhere(question),
+            Answers::Owner => {
+                let text = "the question is for the terminal that runs it";
+                Ok(self.printer.note(text)?)
+            }
             Answers::Nobody => {
                 self.printer
                     .note("nobody can be asked here; denied (see `--approval-policy`)")?;

@@ -16,19 +16,19 @@ const BAR: u64 = 40;
   tapedeck sessions diff SESSION --whole --patch | git apply --binary")]
 pub(crate) struct DiffArgs {
     /// The session
-    session: SessionId,
+    pub(crate) session: SessionId,
     /// Print the patch
     #[arg(long, conflicts_with = "stat")]
-    patch: bool,
+    pub(crate) patch: bool,
     /// Print a line for each file, with how much of it has changed
     #[arg(long)]
-    stat: bool,
+    pub(crate) stat: bool,
     /// The run [default: the newest that told of its changes]
     #[arg(long, value_name = "ID")]
-    run: Option<RunId>,
+    pub(crate) run: Option<RunId>,
     /// All changes since the session began, up to the end of that run
     #[arg(long)]
-    whole: bool,
+    pub(crate) whole: bool,
 }
 
 /// Prints changes.

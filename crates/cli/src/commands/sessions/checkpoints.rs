@@ -4,6 +4,7 @@ use tapedeck_domain::{CheckpointId, SessionId};
 use tapedeck_protocol::checkpoint::{
     CheckpointResponse, CreateCheckpointRequest, ForkRequest, RestoreRequest,
 };
+use tapedeck_protocol::session::SessionResponse;
 
 use super::{PageArgs, more};
 use crate::commands::local;
@@ -17,12 +18,12 @@ use crate::output::{Printer, or_nothing, short, time};
   tapedeck sessions checkpoints SESSION --all --json")]
 pub(crate) struct ListArgs {
     /// The session
-    session: SessionId,
+    pub(crate) session: SessionId,
     /// Also those that were deleted or put aside by a restore
     #[arg(long)]
-    all: bool,
+    pub(crate) all: bool,
     #[command(flatten)]
-    page: PageArgs,
+    pub(crate) page: PageArgs,
 }
 
 /// What to capture.
@@ -32,19 +33,19 @@ pub(crate) struct ListArgs {
   tapedeck sessions checkpoint SESSION --label 'before the rewrite'")]
 pub(crate) struct CaptureArgs {
     /// The session; no run may be active
-    session: SessionId,
+    pub(crate) session: SessionId,
     /// What to call the place
     #[arg(long, value_name = "TEXT")]
-    label: Option<String>,
+    pub(crate) label: Option<String>,
 }
 
 /// A checkpoint of a session.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct One {
     /// The session; no run may be active
-    session: SessionId,
+    pub(crate) session: SessionId,
     /// The checkpoint
-    checkpoint: CheckpointId,
+    pub(crate) checkpoint: CheckpointId,
 }
 
 /// From where to fork.
@@ -57,16 +58,16 @@ pub(crate) struct One {
 Without a place the fork starts from what has settled by now.")]
 pub(crate) struct ForkArgs {
     /// The session
-    session: SessionId,
+    pub(crate) session: SessionId,
     /// Start from this checkpoint, with its settings
     #[arg(long, value_name = "ID", conflicts_with = "seq")]
-    checkpoint: Option<CheckpointId>,
+    pub(crate) checkpoint: Option<CheckpointId>,
     /// Start from what had settled by the event with this number
     #[arg(long, value_name = "N")]
-    seq: Option<u64>,
+    pub(crate) seq: Option<u64>,
     /// The new session's title [default: that of the session]
     #[arg(long, value_name = "TEXT")]
-    title: Option<String>,
+    pub(crate) title: Option<String>,
 }
 
 /// Lists checkpoints.
@@ -172,38 +173,38 @@ pub(crate) async fn restore(
     ])?)
 }
 
-/// Makes a new session from a place of another.
+/// Makes a new session from a place of another, and prints it.
 pub(crate) async fn fork(
     args: ForkArgs,
     connection: &Connection,
     printer: Printer,
-) -> anyhow::Result<()> {
-    connection.touch(args.session);
+) -> anyhow::Result<SessionResponse> {
+    let source = args.session;
+    connection.touch(source);
     let request = ForkRequest {
         checkpoint_id: args.checkpoint,
         session_seq: args.seq,
         title: args.title,
         command_id: None,
     };
-    let fork = connection
-        .client
-        .fork_session(args.session, &request)
-        .await?;
+    let fork = connection.client.fork_session(source, &request).await?;
     connection.touch(fork.session_id);
     if let Some(embedded) = &connection.embedded {
-        local::inherit(embedded, args.session, fork.session_id)?;
+        local::inherit(embedded, source, fork.session_id)?;
     }
     if printer.is_json() {
-        return Ok(printer.object(&fork)?);
+        printer.object(&fork)?;
+        return Ok(fork);
     }
     let origin = fork.forked_from;
-    Ok(printer.fields(&[
+    printer.fields(&[
         ("session", fork.session_id.to_string()),
         ("title", or_nothing(fork.title.as_ref())),
-        ("forked from", args.session.to_string()),
+        ("forked from", source.to_string()),
         (
             "at event",
             or_nothing(origin.map(|origin| origin.session_seq)),
         ),
-    ])?)
+    ])?;
+    Ok(fork)
 }
