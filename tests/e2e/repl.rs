@@ -215,6 +215,14 @@ async fn after_kill_9_it_tells_of_the_interrupted_run_and_resumes_it() {
     terminal
         .shows("its last run was interrupted: say begin")
         .await;
+    // Ctrl-C is a no, and the offer stands.
+    terminal.shows("resume it? [Y/n]").await;
+    terminal.types(CTRL_C).await;
+    terminal.shows("`/resume` goes on with it").await;
+    terminal.shows(PROMPT).await;
+    terminal.types(CTRL_D).await;
+    assert!(terminal.ends().await.success());
+    let mut terminal = repl(&place, &["--last"]);
     terminal.shows("resume it? [Y/n]").await;
     terminal.enters("").await;
     terminal.shows("✓ completed").await;
@@ -242,6 +250,14 @@ async fn a_second_terminal_is_told_who_has_the_session_and_reads_along() {
     let session = text(&session, "session_id");
 
     // The first keeps it, also while nothing runs.
+    let data = place.data();
+    let resume = ["resume", "--last", "--data-dir", data.to_str().unwrap()];
+    let refused = place.run(&resume).await.exits(4);
+    assert!(
+        refused.err.contains(&owner) && refused.err.contains("tapedeck attach"),
+        "{}",
+        refused.err
+    );
     let mut second = repl(&place, &["--session", &session]);
     second.shows(&owner).await;
     second.shows("can only be read").await;

@@ -154,8 +154,8 @@ fn sentence(error: &anyhow::Error) -> String {
 pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
     match code {
         ErrorCode::OwnedElsewhere => Some(
-            "another process works on the session; try again once it has ended, or share the data \
-             directory by `tapedeck serve`",
+            "`tapedeck attach` reads along; try again once the other process has ended, or share the \
+             data directory by `tapedeck serve`",
         ),
         ErrorCode::SessionBusy => {
             Some("`tapedeck attach` follows the active run, `tapedeck runs cancel` ends it")

@@ -79,6 +79,9 @@ async fn converse(
         if let Some(session) = session {
             let opened = desk.open(session, &input).await;
             desk.told(opened)?;
+            if desk.is_terminated {
+                return Ok(Exit::Interrupted);
+            }
         }
         listen(&mut desk, &mut input).await
     };

@@ -12,14 +12,15 @@ use super::input::Input;
 use crate::commands::agents::Agent;
 use crate::commands::attach::newest_run;
 use crate::commands::following::{self, Answers, Ended, Followed, OnInterrupt};
+use crate::commands::keyboard::{Keyboard, forget_typed};
 use crate::commands::local::LocalExecutor;
 use crate::commands::resume::admit;
 use crate::commands::run::answers;
-use crate::commands::signals::Signals;
+use crate::commands::signals::{Asked, Signals};
 use crate::commands::starting::{NewSession, start_executor};
 use crate::context::{Connection, Context};
 use crate::exit::{Exit, Failed};
-use crate::output::{short, time};
+use crate::output::{Tone, short, time};
 
 /// Characters of a prompt that is named.
 const SHOWN: usize = 60;
@@ -86,6 +87,27 @@ impl<'a> Desk<'a> {
         self.note(format!("prompts go to {place}; `/help` lists commands"))
     }
 
+    /// Asks a person, who may say no by Ctrl-C; a script is never asked, and has said no.
+    async fn agrees(&mut self, input: &Input, question: &str) -> anyhow::Result<bool> {
+        if !input.is_editor() {
+            return Ok(false);
+        }
+        let printer = self.context.printer;
+        forget_typed();
+        printer.text(printer.paint(Tone::Alert, format!("{question} [Y/n] ")))?;
+        let mut keyboard = Keyboard::wait()?;
+        let line = tokio::select! {
+            line = keyboard.line() => line?,
+            asked = self.signals.next() => {
+                printer.line("")?;
+                self.is_terminated = asked == Asked::Terminate;
+                None
+            }
+        };
+        let line = line.map(|line| line.trim().to_lowercase());
+        Ok(matches!(line.as_deref(), Some("" | "y" | "yes")))
+    }
+
     /// The open session's id.
     pub(super) fn opened(&self) -> anyhow::Result<SessionId> {
         self.session.ok_or_else(|| {
@@ -109,8 +131,7 @@ impl<'a> Desk<'a> {
         self.note(format!("session {id}: {}", short(title, SHOWN)))?;
         if let Some(elsewhere) = self.connection.keep(id).await? {
             self.note(format!("{}; here it can only be read", owned(&elsewhere)))?;
-            let printer = self.context.printer;
-            if session.active_run_id.is_some() && input.agrees(printer, "read along?").await? {
+            if session.active_run_id.is_some() && self.agrees(input, "read along?").await? {
                 return self.attach().await;
             }
             return Ok(());
@@ -123,16 +144,18 @@ impl<'a> Desk<'a> {
             followed.on_interrupt = OnInterrupt::CancelRun;
             return self.follow(followed).await;
         }
-        if session.last_run_status != Some(RunStatus::Interrupted) {
-            return Ok(());
-        }
-        let Some(run_id) = session.last_run_id else {
+        let (Some(run_id), Some(status)) = (session.last_run_id, session.last_run_status) else {
             return Ok(());
         };
         let run = self.connection.client.run(run_id).await?;
         let prompt = short(&run.prompt, SHOWN);
+        if status != RunStatus::Interrupted {
+            return self.note(format!(
+                "its last run {status}: {prompt} (`/attach` shows it)"
+            ));
+        }
         self.note(format!("its last run was interrupted: {prompt}"))?;
-        if input.agrees(self.context.printer, "resume it?").await? {
+        if self.agrees(input, "resume it?").await? {
             return self.resume().await;
         }
         self.note("`/resume` goes on with it")

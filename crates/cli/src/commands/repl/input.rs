@@ -20,7 +20,6 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Stdin};
 use tokio::sync::oneshot;
 
 use super::slash;
-use crate::commands::keyboard::{Keyboard, forget_typed};
 use crate::config;
 use crate::output::{Printer, Tone};
 
@@ -79,18 +78,6 @@ impl Input {
     /// Whether a person types.
     pub(super) const fn is_editor(&self) -> bool {
         matches!(self, Self::Editor(_))
-    }
-
-    /// Asks a person; a script is never asked, and has said no.
-    pub(super) async fn agrees(&self, printer: Printer, question: &str) -> anyhow::Result<bool> {
-        if !self.is_editor() {
-            return Ok(false);
-        }
-        forget_typed();
-        printer.text(printer.paint(Tone::Alert, format!("{question} [Y/n] ")))?;
-        let line = Keyboard::wait()?.line().await?;
-        let line = line.map(|line| line.trim().to_lowercase());
-        Ok(matches!(line.as_deref(), Some("" | "y" | "yes")))
     }
 }
 
