@@ -329,6 +329,28 @@ async fn the_shapes_that_scripts_read_are_stable() {
 }
 
 #[tokio::test]
+async fn the_manual_has_a_page_for_each_command() {
+    let place = Place::new();
+    let page = place.run(&["man"]).await.exits(0);
+    assert!(page.out.contains(".TH tapedeck 1"), "{}", page.out);
+    let dir = place.path("man");
+    let into = ["man", "--dir", dir.to_str().unwrap()];
+    let written = place.run(&into).await.exits(0);
+    assert_eq!(written.out, "");
+    for command in ["", "-run", "-repl", "-remote-add", "-approvals-rules-add"] {
+        let page = dir.join(format!("tapedeck{command}.1"));
+        let page = std::fs::read_to_string(&page).unwrap();
+        assert!(command.is_empty() || page.contains("Examples"), "{page}");
+    }
+    let in_the_way = place.path("file");
+    std::fs::write(&in_the_way, "").unwrap();
+    place
+        .run(&["man", "--dir", in_the_way.to_str().unwrap()])
+        .await
+        .exits(4);
+}
+
+#[tokio::test]
 async fn the_help_is_as_documented() {
     let place = Place::new();
     let mut help = String::new();
@@ -369,6 +391,7 @@ async fn the_help_is_as_documented() {
         "remote list",
         "remote remove",
         "completions",
+        "man",
     ] {
         let mut arguments: Vec<_> = command.split_whitespace().collect();
         arguments.push("--help");

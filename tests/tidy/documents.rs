@@ -136,6 +136,21 @@ fn every_command_is_documented() {
     assert_none("commands that neither the README nor docs/ shows", &missing);
 }
 
+#[test]
+fn the_help_of_every_command_has_examples() {
+    let pages = pages();
+    let bare: Vec<_> = pages
+        .iter()
+        .filter(|page| !page.is_group)
+        .filter(|page| {
+            let mut below = page.help.lines().skip_while(|line| *line != "Examples:");
+            !below.any(|line| line.starts_with("  tapedeck ") || line.contains("| tapedeck "))
+        })
+        .map(|page| format!("tapedeck {}", page.command))
+        .collect();
+    assert_none("commands whose help shows no example", &bare);
+}
+
 /// The words in a text that start as our variables do.
 fn variables(text: &str) -> impl Iterator<Item = &str> {
     const PREFIX: &str = "TAPEDECK_";

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
 }
 
 fn start(cli: Cli, printer: Printer) -> anyhow::Result<Exit> {
-    // These two must work whatever the configuration says.
+    // These must work whatever the configuration says.
     let cli = match cli {
         Cli {
             command: Command::DemoAgent(args),
@@ -55,6 +55,12 @@ fn start(cli: Cli, printer: Printer) -> anyhow::Result<Exit> {
             ..
         } => {
             return commands::completions::run(&args, printer);
+        }
+        Cli {
+            command: Command::Man(args),
+            ..
+        } => {
+            return commands::man::run(args, printer);
         }
         cli => cli,
     };
@@ -93,6 +99,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Config(command) => commands::config::run(&command, &context),
         Command::DemoAgent(args) => commands::demo_agent::run(args).await,
         Command::Completions(args) => commands::completions::run(&args, context.printer),
+        Command::Man(args) => commands::man::run(args, context.printer),
     }
 }
 

@@ -105,6 +105,7 @@ pub(crate) enum Command {
     Config(commands::config::Command),
     DemoAgent(commands::demo_agent::Args),
     Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 impl Cli {
@@ -143,7 +144,8 @@ impl Cli {
             | Command::Storage(_)
             | Command::Config(_)
             | Command::DemoAgent(_)
-            | Command::Completions(_) => {}
+            | Command::Completions(_)
+            | Command::Man(_) => {}
         }
         flags
     }
@@ -168,7 +170,8 @@ impl Cli {
             | Command::Storage(_)
             | Command::Config(_)
             | Command::DemoAgent(_)
-            | Command::Completions(_) => "error",
+            | Command::Completions(_)
+            | Command::Man(_) => "error",
         }
     }
 }
@@ -244,5 +247,46 @@ mod tests {
             keys.contains("executor.agent") && keys.contains("executor.command"),
             "{keys}"
         );
+    }
+
+    /// The examples under a command's help, and under those of all commands below it.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string);
+        let lines = help.iter().flat_map(|help| help.lines());
+        let lines = lines.filter(|line| line.starts_with("  "));
+        let mut found: Vec<_> = lines.map(str::to_owned).collect();
+        found.extend(command.get_subcommands().flat_map(examples));
+        found
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_holds() {
+        const PLACES: [&str; 7] = [
+            "SESSION",
+            "CHECKPOINT",
+            "RUN",
+            "QUESTION",
+            "RULE",
+            "CURSOR",
+            "EXECUTOR",
+        ];
+        let mut checked = 0;
+        for example in examples(&Cli::command()) {
+            let Some(at) = example.find("tapedeck ") else {
+                continue;
+            };
+            // What a shell would do with the rest is no business of ours.
+            let line = example[at..].split(['|', '>']).next().unwrap();
+            let mut words = shell_words::split(line).unwrap();
+            for word in &mut words {
+                if PLACES.contains(&word.as_str()) {
+                    "0198c0de-0000-7000-8000-000000000000".clone_into(word);
+                }
+            }
+            let parsed = Cli::try_parse_from(words);
+            assert!(parsed.is_ok(), "{example}\n{:?}", parsed.err());
+            checked += 1;
+        }
+        assert!(checked > 50, "{checked}");
     }
 }

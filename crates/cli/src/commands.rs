@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod executor;
 pub(crate) mod executors;
+pub(crate) mod man;
 pub(crate) mod remote;
 pub(crate) mod repl;
 pub(crate) mod resume;

@@ -34,6 +34,8 @@ pub(crate) enum Command {
     /// List the known agents that are installed here, and how they would be started
     List(listing::ListArgs),
     /// Show what is known of an agent
+    #[command(after_help = "Examples:
+  tapedeck agents show claude")]
     Show {
         /// Its name
         agent: String,

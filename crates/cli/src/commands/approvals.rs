@@ -19,6 +19,10 @@ use crate::output::{Printer, or_nothing, time};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List questions, newest first; those that wait, unless told otherwise
+    #[command(after_help = "Examples:
+  tapedeck approvals list
+  tapedeck approvals list --session SESSION --all
+  tapedeck --remote home approvals list --json")]
     List {
         /// Questions in this state: pending, approved, denied, expired, cancelled
         #[arg(long, default_value = "pending", conflicts_with = "all")]
@@ -33,6 +37,9 @@ pub(crate) enum Command {
         page: PageArgs,
     },
     /// Say yes
+    #[command(after_help = "Examples:
+  tapedeck approvals approve QUESTION
+  tapedeck approvals approve QUESTION --scope session")]
     Approve {
         /// The question
         question: InteractionId,
@@ -44,6 +51,10 @@ pub(crate) enum Command {
         feedback: Option<String>,
     },
     /// Fill in the form that a question asks for
+    #[command(after_help = "Examples:
+  tapedeck approvals show QUESTION
+  tapedeck approvals answer QUESTION --field branch=main --field push=yes
+  tapedeck approvals answer QUESTION --response '{\"branch\": \"main\"}'")]
     Answer {
         /// The question
         question: InteractionId,
@@ -58,6 +69,8 @@ pub(crate) enum Command {
         feedback: Option<String>,
     },
     /// Leave the form that a question asks for blank
+    #[command(after_help = "Examples:
+  tapedeck approvals decline QUESTION --feedback 'ask me tomorrow'")]
     Decline {
         /// The question
         question: InteractionId,
@@ -66,6 +79,8 @@ pub(crate) enum Command {
         feedback: Option<String>,
     },
     /// Show a question; of a form its fields
+    #[command(after_help = "Examples:
+  tapedeck approvals show QUESTION")]
     Show {
         /// The question
         question: InteractionId,
@@ -74,6 +89,8 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Rules(rules::Command),
     /// Say no
+    #[command(after_help = "Examples:
+  tapedeck approvals deny QUESTION --feedback 'not on the main branch'")]
     Deny {
         /// The question
         question: InteractionId,

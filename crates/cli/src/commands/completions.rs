@@ -9,6 +9,10 @@ use crate::output::Printer;
 
 /// Print the completions for a shell.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck completions bash >~/.local/share/bash-completion/completions/tapedeck
+  tapedeck completions zsh
+  tapedeck completions fish")]
 pub(crate) struct Args {
     /// The shell
     shell: Shell,

@@ -10,6 +10,9 @@ use crate::exit::Exit;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show every setting, its value, where that came from and which variable sets it
+    #[command(after_help = "Examples:
+  tapedeck config show
+  tapedeck config show --json")]
     Show,
 }
 

@@ -23,6 +23,9 @@ use telling::Telling;
 /// the server to notice, starts another executor, resumes, answers the agent's question, and checks
 /// that the log has no gap. Needs no key and no network; cleans up after itself.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck demo
+  tapedeck demo --keep --data-dir ./demo")]
 pub(crate) struct Args {
     /// Keep the data directory, and say how to look at it
     #[arg(long)]

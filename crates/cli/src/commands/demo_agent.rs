@@ -12,6 +12,8 @@ use crate::exit::Exit;
 /// remember, and for tests begin TOOL {json}, noise, long BYTES, flood N, crash `CODE`, exit, hang,
 /// ignore-cancel SECONDS, late-ask TOOL {json}, spawn, fail MESSAGE.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck run --agent demo --goal 'say hello; stream 5 200'")]
 pub(crate) struct Args {
     /// Where it keeps what it remembers of its sessions
     #[arg(long, value_name = "DIR")]

@@ -20,6 +20,9 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// With `--json` each line is `{"cursor": …, "event": …}`. Keep the cursor of the last line that was
 /// dealt with: with it, `--after` goes on exactly behind that event.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck events --follow
+  tapedeck events --kind TurnEnd --after CURSOR --json")]
 pub(crate) struct Args {
     /// Go on with new events until Ctrl-C
     #[arg(long)]

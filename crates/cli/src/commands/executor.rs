@@ -23,6 +23,10 @@ use crate::exit::{Exit, Failed};
 /// back after it; a second signal hands them back at once.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  tapedeck executor --agent demo
+  tapedeck executor --remote home --agent claude --workspace-root ~/code
+  tapedeck executor --executor-id laptop --label gpu=yes --max-runs 2 --agent \"opencode acp\"")]
 pub(crate) struct Args {
     #[command(subcommand)]
     below: Option<Below>,

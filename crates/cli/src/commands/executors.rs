@@ -18,6 +18,9 @@ const WAIT_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List executors by name
+    #[command(after_help = "Examples:
+  tapedeck executors list
+  tapedeck executors list --pool gpu --status offline")]
     List {
         /// Only executors of this pool
         #[arg(long, value_name = "NAME")]
@@ -29,11 +32,15 @@ pub(crate) enum Command {
         page: PageArgs,
     },
     /// Show one executor
+    #[command(after_help = "Examples:
+  tapedeck executors show laptop")]
     Show {
         /// Its name
         executor: String,
     },
     /// Tell an executor to take no new runs; those it has go on
+    #[command(after_help = "Examples:
+  tapedeck executors drain laptop --wait")]
     Drain {
         /// Its name
         executor: String,
@@ -42,11 +49,15 @@ pub(crate) enum Command {
         wait: bool,
     },
     /// Let an executor take new runs again
+    #[command(after_help = "Examples:
+  tapedeck executors undrain laptop")]
     Undrain {
         /// Its name
         executor: String,
     },
     /// Remove an executor that is offline from the list
+    #[command(after_help = "Examples:
+  tapedeck executors forget laptop")]
     Forget {
         /// Its name
         executor: String,

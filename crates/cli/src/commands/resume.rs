@@ -19,6 +19,9 @@ const RECENT: u32 = 200;
 
 /// Go on with a session after its run ended or was interrupted.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck resume --last
+  tapedeck resume --session SESSION --prompt 'Now the tests'")]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub(crate) struct Args {
     /// The session

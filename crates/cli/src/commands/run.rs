@@ -14,6 +14,10 @@ use crate::exit::{Exit, Failed};
 /// Ctrl-C cancels the run and keeps following it to its end; a second Ctrl-C leaves. With a server
 /// its executors choose the agent; without one the agent is named here and runs in this process.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck run --agent claude --goal 'Fix the flaky test'
+  tapedeck run --agent demo --goal 'say hello' --scratch --json
+  tapedeck --remote home run --goal 'Fix the flaky test' --approval-policy auto")]
 pub(crate) struct Args {
     /// What the agent should do
     #[arg(long, value_name = "TEXT")]

@@ -14,6 +14,10 @@ use crate::output::{Printer, or_nothing, short, time};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the runs of a session, or of all, newest first
+    #[command(after_help = "Examples:
+  tapedeck runs list
+  tapedeck runs list SESSION --all
+  tapedeck runs list --unservable")]
     List {
         /// The session
         session: Option<SessionId>,
@@ -27,11 +31,15 @@ pub(crate) enum Command {
         page: PageArgs,
     },
     /// Show one run
+    #[command(after_help = "Examples:
+  tapedeck runs show RUN")]
     Show {
         /// The run
         run: RunId,
     },
     /// Cancel a run
+    #[command(after_help = "Examples:
+  tapedeck runs cancel RUN")]
     Cancel {
         /// The run
         run: RunId,

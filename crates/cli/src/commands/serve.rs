@@ -30,6 +30,10 @@ const FINISH: Duration = Duration::from_secs(4);
 /// directory has one server. Without `--token-file` only loopback addresses are served. SIGTERM ends streams and held polls,
 /// lets requests finish and exits within 25 s; a second signal exits at once.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck serve
+  tapedeck serve --listen 127.0.0.1:0 --data-dir ./data --ready-file ./ready
+  tapedeck serve --listen 0.0.0.0:7070 --token-file ~/.config/tapedeck/token")]
 pub(crate) struct Args {
     /// Address and port; port 0 takes any free one [default: 127.0.0.1:7070]
     /// [env: `TAPEDECK_LISTEN`]

@@ -20,8 +20,13 @@ use crate::output::{Printer, or_nothing, short, time};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List sessions, newest first
+    #[command(after_help = "Examples:
+  tapedeck sessions list
+  tapedeck sessions list --limit 200 --json")]
     List(PageArgs),
     /// Show one session
+    #[command(after_help = "Examples:
+  tapedeck sessions show SESSION")]
     Show {
         /// The session
         session: SessionId,
@@ -35,6 +40,9 @@ pub(crate) enum Command {
     /// Print what a session's runs changed in its workspace
     Diff(changes::DiffArgs),
     /// Print what a session's newest settled run gave
+    #[command(after_help = "Examples:
+  tapedeck sessions result SESSION
+  tapedeck sessions result SESSION --json")]
     Result {
         /// The session
         session: SessionId,
@@ -44,12 +52,20 @@ pub(crate) enum Command {
     /// Capture a checkpoint
     Checkpoint(checkpoints::CaptureArgs),
     /// Delete a checkpoint; its record stays for audits
+    #[command(after_help = "Examples:
+  tapedeck sessions delete-checkpoint SESSION CHECKPOINT")]
     DeleteCheckpoint(checkpoints::One),
     /// Put a session back to a checkpoint; nothing is deleted
+    #[command(after_help = "Examples:
+  tapedeck sessions checkpoints SESSION
+  tapedeck sessions restore SESSION CHECKPOINT")]
     Restore(checkpoints::One),
     /// Make a new session that starts from a place of another
     Fork(checkpoints::ForkArgs),
     /// Delete a session and everything of it
+    #[command(after_help = "Examples:
+  tapedeck sessions delete SESSION
+  tapedeck sessions delete SESSION --force")]
     Delete {
         /// The session
         session: SessionId,
@@ -82,6 +98,9 @@ impl PageArgs {
 
 /// Which part of a log.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck sessions events SESSION --follow
+  tapedeck sessions events SESSION --after 120 --kinds ToolCallBegin,TurnEnd --json")]
 pub(crate) struct EventsArgs {
     /// The session
     session: SessionId,

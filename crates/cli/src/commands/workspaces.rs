@@ -45,8 +45,13 @@ impl Below {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the worktrees
+    #[command(after_help = "Examples:
+  tapedeck executor workspaces list")]
     List,
     /// Remove the worktrees of sessions that are closed or deleted; their branches stay
+    #[command(after_help = "Examples:
+  tapedeck executor workspaces prune
+  tapedeck executor workspaces prune --force --remote home")]
     Prune {
         /// Also those that hold work which is not committed
         #[arg(long)]

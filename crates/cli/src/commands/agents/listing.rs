@@ -14,6 +14,9 @@ use crate::profiles::{Places, Profile, Profiles, find};
 
 /// What to list.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tapedeck agents list
+  tapedeck agents list --all --json")]
 pub(crate) struct ListArgs {
     /// List those that are not installed, too
     #[arg(long)]

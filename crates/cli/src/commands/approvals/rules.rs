@@ -17,6 +17,9 @@ use crate::output::{Printer, or_nothing, time};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the rules that stand, newest first
+    #[command(after_help = "Examples:
+  tapedeck approvals rules list
+  tapedeck approvals rules list --session SESSION --all")]
     List {
         /// Only rules of this session
         #[arg(long, value_name = "ID")]
@@ -28,11 +31,16 @@ pub(crate) enum Command {
         page: PageArgs,
     },
     /// Show a rule
+    #[command(after_help = "Examples:
+  tapedeck approvals rules show RULE")]
     Show {
         /// The rule
         rule: RuleId,
     },
     /// Make a rule. One that denies wins over all that allow
+    #[command(after_help = "Examples:
+  tapedeck approvals rules add shell --match 'command=git *' --decision allow
+  tapedeck approvals rules add 'write*' --decision deny --session SESSION")]
     Add {
         /// The tool by its name, with `*` for any characters and `?` for one
         tool: String,
@@ -48,6 +56,8 @@ pub(crate) enum Command {
         session: Option<SessionId>,
     },
     /// End a rule; what it has answered stays answered
+    #[command(after_help = "Examples:
+  tapedeck approvals rules revoke RULE")]
     Revoke {
         /// The rule
         rule: RuleId,
