@@ -9,6 +9,7 @@ use crate::api::{self, session_in, text};
 use crate::database;
 use crate::http::Request;
 use crate::server::{Place, Server, processes_marked};
+use crate::terminal::Terminal;
 use crate::wait::eventually;
 
 const UNKNOWN: &str = "018f0000-0000-7000-8000-000000000001";
@@ -326,6 +327,49 @@ async fn the_shapes_that_scripts_read_are_stable() {
         shapes.insert(name, output.json_lines().iter().map(shape).collect());
     }
     insta::assert_json_snapshot!(shapes);
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal_and_colours_can_be_refused() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let title = "a title that is rather long ".repeat(4);
+    api::session_of(server.address, &json!({"title": title})).await;
+    let url = server.url();
+    let list = |variables: &[(&str, &str)]| {
+        let mut command = place.command(&["sessions", "list", "--server", &url]);
+        command.envs(variables.iter().copied());
+        command
+    };
+    let mut terminal = Terminal::sized(list(&[]), 100);
+    assert!(terminal.ends().await.success());
+    terminal.shows("created").await;
+    assert!(!terminal.has_long_lines(), "{}", terminal.text());
+    assert!(terminal.is_coloured());
+    let mut terminal = Terminal::sized(list(&[("NO_COLOR", "1")]), 100);
+    assert!(terminal.ends().await.success());
+    terminal.shows("created").await;
+    assert!(!terminal.is_coloured());
+    // Nothing but text goes where no terminal is.
+    let listed = place.run(&["sessions", "list", "--server", &url]).await;
+    let listed = listed.exits(0);
+    assert!(!listed.out.contains('\u{1b}'), "{}", listed.out);
+
+    let run = |variables: &[(&str, &str)]| {
+        let goal = ["run", "--agent", "demo", "--goal", "fail no luck"];
+        let mut command = place.command(&goal);
+        command.arg("--data-dir").arg(place.path("elsewhere"));
+        command.envs(variables.iter().copied());
+        Terminal::start(command)
+    };
+    let mut terminal = run(&[]);
+    assert_eq!(terminal.ends().await.code(), Some(1));
+    terminal.shows("no luck").await;
+    assert!(terminal.is_coloured());
+    let mut terminal = run(&[("NO_COLOR", "1")]);
+    assert_eq!(terminal.ends().await.code(), Some(1));
+    terminal.shows("no luck").await;
+    assert!(!terminal.is_coloured());
 }
 
 #[tokio::test]

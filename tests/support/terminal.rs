@@ -36,15 +36,20 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::sized(command, COLUMNS)
+    }
+
+    /// A terminal of this width.
+    pub(crate) fn sized(mut command: Command, columns: u16) -> Self {
         command.env("TERM", "xterm-256color");
         let (pty, pts) = pty_process::open().unwrap();
-        pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
+        pty.resize(Size::new(ROWS, columns)).unwrap();
         let child = pty_process::Command::from(command).spawn(pts).unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap());
         let (mut output, keys) = pty.into_split();
         let size = |cells: u16| std::num::NonZeroU16::new(cells).unwrap();
-        let screen = vt100::Parser::new(size(ROWS), size(COLUMNS), 0);
+        let screen = vt100::Parser::new(size(ROWS), size(columns), 0);
         let screen = Arc::new(Mutex::new(screen));
         let mut reading = JoinSet::new();
         let written = Arc::clone(&screen);
@@ -79,6 +84,22 @@ impl Terminal {
         };
         let what = format!("the terminal shows {words:?}");
         self.seen = eventually(&what, LIMIT, look).await;
+    }
+
+    /// Whether a line was longer than the terminal is wide.
+    pub(crate) fn has_long_lines(&self) -> bool {
+        let screen = self.screen.lock().unwrap();
+        (0..ROWS).any(|row| screen.screen().row_wrapped(row))
+    }
+
+    /// Whether anything is coloured, bold or dim.
+    pub(crate) fn is_coloured(&self) -> bool {
+        let screen = self.screen.lock().unwrap();
+        let screen = screen.screen();
+        let (rows, columns) = screen.size();
+        let cells = (0..rows.get()).flat_map(|row| (0..columns.get()).map(move |at| (row, at)));
+        let mut cells = cells.filter_map(|(row, at)| screen.cell(row, at));
+        cells.any(|cell| cell.fgcolor() != vt100::Color::Default || cell.bold() || cell.dim())
     }
 
     /// Whether the terminal still marks pasted text for an editor.

@@ -121,11 +121,12 @@ impl Desk<'_> {
             } else {
                 ""
             };
-            row.insert(0, format!("{place}{mark}"));
+            // A number names it here, and leaves room for its title.
+            row[0] = format!("{place}{mark}");
             row
         };
         let rows: Vec<_> = sessions.iter().zip(1..).map(row).collect();
-        let head = ["#", "SESSION", "STATUS", "TITLE", "EVENTS", "LAST ACTIVITY"];
+        let head = ["#", "STATUS", "TITLE", "EVENTS", "LAST ACTIVITY"];
         Ok(printer.table(&head, &rows, "there are no sessions")?)
     }
 
