@@ -9,7 +9,7 @@ use crate::api::{self, session_in, text};
 use crate::database;
 use crate::http::Request;
 use crate::server::{Place, Server, processes_marked};
-use crate::terminal::Terminal;
+use crate::terminal::{CTRL_C, Terminal};
 use crate::wait::eventually;
 
 const UNKNOWN: &str = "018f0000-0000-7000-8000-000000000001";
@@ -370,6 +370,54 @@ async fn tables_fit_the_terminal_and_colours_can_be_refused() {
     assert_eq!(terminal.ends().await.code(), Some(1));
     terminal.shows("no luck").await;
     assert!(!terminal.is_coloured());
+}
+
+#[tokio::test]
+async fn a_person_sees_that_work_goes_on_and_a_script_reads_plain_lines() {
+    let place = Place::new();
+    let data = place.data();
+    let data = data.to_str().unwrap();
+    let goal = ["run", "--agent", "demo", "--goal", "begin shell {}; hang"];
+    let mut command = place.command(&goal);
+    command.args(["--data-dir", data]);
+    let mut terminal = Terminal::start(command);
+    terminal.shows("▸ shell").await;
+    terminal.shows("working (").await;
+    terminal.types(CTRL_C).await;
+    terminal.shows("! cancelled").await;
+    assert_eq!(terminal.ends().await.code(), Some(7));
+    assert!(
+        !terminal.text().contains("working ("),
+        "{}",
+        terminal.text()
+    );
+
+    let export = |name: &'static str| {
+        let file = place.path(name).to_str().unwrap().to_owned();
+        ["storage".to_owned(), "export".to_owned(), file]
+    };
+    let mut command = place.command(&[]);
+    command.args(export("a")).args(["--data-dir", data]);
+    let mut terminal = Terminal::start(command);
+    assert!(terminal.ends().await.success());
+    terminal.shows(" rows").await;
+    assert!(
+        !terminal.text().contains("exporting"),
+        "{}",
+        terminal.text()
+    );
+    let run = async |arguments: &[&str]| {
+        let [storage, export, file] = export("b");
+        let _absent = std::fs::remove_file(&file);
+        let all = [
+            &[&*storage, &*export, &*file, "--data-dir", data],
+            arguments,
+        ]
+        .concat();
+        place.run(&all).await.exits(0)
+    };
+    assert_eq!(run(&[]).await.err, "exporting\n");
+    assert_eq!(run(&["--json"]).await.err, "");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::api;
 use crate::http::Request;
 use crate::server::{ExecutorOptions, Process};
 use crate::server::{Output, Place, Server, ServerOptions, executor};
-use crate::terminal::Terminal;
+use crate::terminal::{CTRL_D, Terminal};
 use crate::wait::{eventually, within};
 
 const TOKEN: &str = "a-token-that-nobody-guesses-123456";
@@ -247,4 +247,59 @@ async fn attach_follows_from_elsewhere_over_a_restart_and_answers_at_the_termina
         2,
         "prompt and words: {text}"
     );
+}
+
+#[tokio::test]
+async fn a_form_is_filled_in_at_the_terminal_or_left_for_somebody_else() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let address = server.address;
+    add(&place, "home", &server.url(), None).await.exits(0);
+    let session = api::session_of(address, &json!({"title": "forms"})).await;
+    api::prompt(address, &session, "go").await;
+    let claim = api::Claim::take(address, "default").await;
+    let form = json!({
+        "type": "object",
+        "properties": {"branch": {"type": "string"}, "count": {"type": "integer"}},
+        "required": ["branch"],
+    });
+    let ask = async || {
+        let body = json!({
+            "request_id": "q", "message": "Where to?", "form": form, "wait_seconds": 0,
+        });
+        claim.request("question", body).send(address).await.ok()
+    };
+    ask().await;
+    let attach = |arguments: &[&str]| {
+        let mut command = place.command(&["attach", &session, "--remote", "home"]);
+        command.args(arguments);
+        command.arg("--data-dir").arg(place.path("elsewhere"));
+        Terminal::start(command)
+    };
+    let mut reader = attach(&["--read-only"]);
+    reader.shows("tapedeck approvals answer").await;
+    let mut first = attach(&[]);
+    first.shows("branch").await;
+    first.types(CTRL_D).await;
+    first.shows("tapedeck approvals answer").await;
+    assert_eq!(ask().await["status"], "pending");
+
+    let mut second = attach(&[]);
+    second.shows("branch").await;
+    second.enters("main").await;
+    second.shows("count").await;
+    second.enters("many").await;
+    second.shows("count must").await;
+    second.shows("count").await;
+    second.enters("3").await;
+    for terminal in [&mut first, &mut second, &mut reader] {
+        terminal.shows("answered").await;
+    }
+    let told = ask().await;
+    assert_eq!(told["response"], json!({"branch": "main", "count": 3}));
+    claim.complete(address).await;
+    for mut terminal in [first, second, reader] {
+        terminal.shows("completed").await;
+        assert!(terminal.ends().await.success());
+    }
 }

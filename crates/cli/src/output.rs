@@ -1,6 +1,9 @@
 //! The only place that prints. Results go to stdout, as text or as JSON; all else goes to stderr.
 //! Colour carries no meaning, and what agents wrote is shown without control characters.
 
+mod working;
+
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -10,6 +13,7 @@ use serde::Serialize;
 use tapedeck_domain::Timestamp;
 
 use crate::config;
+pub(crate) use working::Working;
 
 /// Narrower terminals get tables that are not fitted to them.
 const LEAST_WIDTH: u16 = 80;
@@ -170,6 +174,16 @@ impl Printer {
     pub(crate) fn note(self, text: impl Display) -> io::Result<()> {
         let text = painted(self.color.err, Tone::Quiet, text);
         writeln!(io::stderr().lock(), "{text}")
+    }
+
+    /// Tells of work that begins, until what is given here is dropped.
+    pub(crate) fn working(self, what: impl Into<Cow<'static, str>>) -> Working {
+        Working::begin(self, what.into())
+    }
+
+    /// The same for a pause that only a person at a terminal wonders about.
+    pub(crate) fn silent(self, what: &'static str) -> Working {
+        Working::in_silence(self, what)
     }
 
     /// Tells why it did not work, on stderr.

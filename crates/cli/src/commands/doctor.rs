@@ -6,7 +6,6 @@ use tapedeck_domain::{RunId, SessionId};
 use tapedeck_store::audit::Scope;
 use tapedeck_store::{Audit, AuditRequest, Check, Checked, Finding};
 
-use crate::config::Config;
 use crate::context::{Beside, Context};
 use crate::exit::Exit;
 use crate::output::{Printer, Tone, or_nothing};
@@ -57,16 +56,17 @@ struct FindingReport<'a> {
 /// Runs it.
 pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let beside = Beside::open(&context.config).await?;
-    let checked = examine(beside.audit(), &context.config).await?;
+    let checked = examine(beside.audit(), &context).await?;
     tell(context.printer, &beside.to_string(), &checked)
 }
 
 /// Runs every check.
-pub(crate) async fn examine(audit: &dyn Audit, config: &Config) -> anyhow::Result<Vec<Checked>> {
+pub(crate) async fn examine(audit: &dyn Audit, context: &Context) -> anyhow::Result<Vec<Checked>> {
+    let _working = context.printer.working("checking the database");
     let request = AuditRequest {
         checks: Check::ALL.to_vec(),
         most: FINDINGS,
-        patience_ms: SWEEPS * config.timings().sweep_ms,
+        patience_ms: SWEEPS * context.config.timings().sweep_ms,
     };
     Ok(audit.audit(&request).await?)
 }

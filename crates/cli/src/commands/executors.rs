@@ -115,7 +115,7 @@ async fn answer(
         Command::Drain { executor, wait } => {
             let mut shown = connection.client.drain_executor(&executor).await?;
             if wait && shown.current_runs > 0 {
-                printer.note(format_args!("waiting for {} runs", shown.current_runs))?;
+                let _working = printer.working(format!("waiting for {} runs", shown.current_runs));
                 while shown.current_runs > 0 {
                     tokio::time::sleep(WAIT_PERIOD).await;
                     shown = connection.client.executor(&executor).await?;

@@ -12,8 +12,10 @@ use serde_json::json;
 use tapedeck_client::{Client, Follow, Frame, Start, StreamOptions};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{RunId, SessionId};
+use tokio::time::{Instant, sleep_until};
 
 use self::scene::Scene;
+use crate::commands::keyboard::WithoutTraces;
 use crate::commands::signals::{Asked, Signals};
 use crate::commands::waiting::Waiting;
 use crate::exit::Exit;
@@ -103,11 +105,13 @@ pub(crate) async fn follow(
         kinds: Vec::new(),
     };
     let mut frames = client.follow(followed.session_id, selection, stream);
+    let _without_traces = WithoutTraces::begin();
     let mut scene = Scene::new(client, printer, followed);
     let mut cancel: Option<BoxFuture<'_, anyhow::Result<()>>> = None;
     let mut interrupts = 0;
     let mut waiting = Waiting::new(followed.run_id);
     loop {
+        let silent_at = scene.silent_at();
         tokio::select! {
             frame = frames.next() => match frame.transpose()? {
                 Some(Frame::Event(event)) => {
@@ -118,7 +122,11 @@ pub(crate) async fn follow(
                 Some(Frame::Open(_)) => {}
                 Some(Frame::End(_)) | None => break,
             },
-            () = waiting.tick() => waiting.look(client, printer).await?,
+            () = waiting.tick() => {
+                scene.stir();
+                waiting.look(client, printer).await?;
+            }
+            () = maybe_at(silent_at) => scene.wait(),
             answer = scene.answer() => scene.answered(answer?).await?,
             outcome = maybe(&mut cancel) => {
                 cancel = None;
@@ -126,6 +134,7 @@ pub(crate) async fn follow(
             }
             asked = signals.next() => {
                 interrupts += 1;
+                scene.stir();
                 let leaves = followed.on_interrupt == OnInterrupt::Leave
                     || interrupts > 1
                     || asked == Asked::Terminate;
@@ -166,6 +175,13 @@ async fn cancel_run(client: &Client, run_id: RunId) -> anyhow::Result<()> {
 async fn maybe<T>(future: &mut Option<BoxFuture<'_, T>>) -> T {
     match future {
         Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn maybe_at(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
 }

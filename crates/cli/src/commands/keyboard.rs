@@ -6,8 +6,8 @@ use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::termios::{FlushArg, tcflush};
-use nix::unistd::read;
+use nix::sys::termios::{FlushArg, LocalFlags, SetArg, Termios, tcflush, tcgetattr, tcsetattr};
+use nix::unistd::{getpgrp, read, tcgetpgrp};
 use tokio::sync::oneshot;
 
 /// A terminal gives no longer line at a time.
@@ -41,6 +41,38 @@ impl Keyboard {
     }
 }
 
+/// Keys such as Ctrl-C leave no trace on the screen until this is dropped: it would stand in the
+/// middle of what is being shown.
+#[derive(Debug)]
+pub(crate) struct WithoutTraces(Option<Termios>);
+
+impl WithoutTraces {
+    /// On stdin, if it is a terminal.
+    pub(crate) fn begin() -> Self {
+        let before = is_ours().then(|| tcgetattr(stdin()).ok()).flatten();
+        if let Some(before) = &before {
+            let mut changed = before.clone();
+            changed.local_flags.remove(LocalFlags::ECHOCTL);
+            let _no_terminal = tcsetattr(stdin(), SetArg::TCSADRAIN, &changed);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for WithoutTraces {
+    fn drop(&mut self) {
+        if let Some(before) = self.0.as_ref().filter(|_| is_ours()) {
+            let _no_terminal = tcsetattr(stdin(), SetArg::TCSADRAIN, before);
+        }
+    }
+}
+
+/// Whether the terminal listens to this process: one in the background that changed its settings
+/// would be stopped.
+fn is_ours() -> bool {
+    tcgetpgrp(stdin()).is_ok_and(|foreground| foreground == getpgrp())
+}
+
 /// Drops what was typed before now: it can't be meant for a question that wasn't there yet.
 pub(crate) fn forget_typed() {
     let _no_terminal = tcflush(stdin(), FlushArg::TCIFLUSH);
@@ -64,7 +96,7 @@ fn next_line(gone: &PipeReader) -> io::Result<Option<String>> {
             0 => return Ok(None),
             count => typed.extend_from_slice(&bytes[..count]),
         }
-        if typed.ends_with(b"\n") {
+        if typed.pop_if(|last| *last == b'\n').is_some() {
             return Ok(Some(String::from_utf8_lossy(&typed).into_owned()));
         }
     }

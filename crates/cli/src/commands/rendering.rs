@@ -127,6 +127,11 @@ impl Rendering {
             .line(format!("{} {text}", self.printer.paint(tone, sign)))
     }
 
+    /// Whether the line on the screen may go on.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open != Open::Nothing
+    }
+
     /// Ends a line that is still open.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         if self.open != Open::Nothing {

@@ -89,11 +89,13 @@ async fn backup(target: &Path, context: &Context) -> anyhow::Result<Exit> {
         return Err(on_postgres());
     };
     let name = named(&target);
+    let printer = context.printer;
+    let working = printer.working("copying the database");
     let backup = file
         .backup(&target)
         .await
         .map_err(failed("written", &name))?;
-    let printer = context.printer;
+    drop(working);
     if printer.is_json() {
         printer.object(&json!({
             "file": target,
@@ -111,7 +113,7 @@ async fn check(file: Option<&Path>, context: &Context) -> anyhow::Result<Exit> {
         Some(file) => Beside::file(&config::expand(file)?).await?,
         None => Beside::open(&context.config).await?,
     };
-    let checked = doctor::examine(beside.audit(), &context.config).await?;
+    let checked = doctor::examine(beside.audit(), context).await?;
     doctor::tell(context.printer, &beside.to_string(), &checked)
 }
 
@@ -125,10 +127,11 @@ async fn export(target: &Path, context: &Context) -> anyhow::Result<Exit> {
         named(&target)
     };
     let failed = failed("written", &name);
+    let working = context.printer.working("exporting");
     let mut writing = if is_stdout {
-        Writing::to_stdout()
+        Writing::to_stdout(working)
     } else {
-        Writing::to_file(&target).await.map_err(&failed)?
+        Writing::to_file(&target, working).await.map_err(&failed)?
     };
     beside.export(&mut writing).await.map_err(&failed)?;
     let rows = writing.finish().await.map_err(&failed)?;
@@ -155,8 +158,11 @@ async fn import(source: &Path, context: &Context) -> anyhow::Result<Exit> {
     // Before the database is made or touched.
     reading.begin().await.map_err(&failed)?;
     let database = Database::open(&context.config).await?;
-    let checked = match database.archive().import(&mut reading).await {
-        Ok(()) => doctor::examine(database.audit(), &context.config).await,
+    reading.shown(context.printer.working("importing"));
+    let imported = database.archive().import(&mut reading).await;
+    let rows = reading.finish();
+    let checked = match imported {
+        Ok(()) => doctor::examine(database.audit(), context).await,
         Err(error) => Err(failed(error)),
     };
     database.store().close().await;
@@ -164,7 +170,7 @@ async fn import(source: &Path, context: &Context) -> anyhow::Result<Exit> {
     if doctor::count(&checked) > 0 {
         return doctor::tell(context.printer, &database.to_string(), &checked);
     }
-    told(context, &path, reading.rows())
+    told(context, &path, rows)
 }
 
 fn told(context: &Context, file: &Path, rows: u64) -> anyhow::Result<Exit> {

@@ -2,18 +2,23 @@
 //! person here. Whether an answer holds is the server's to say.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use tapedeck_client::{Client, StreamEvent};
 use tapedeck_domain::interaction::Scope;
 use tapedeck_protocol::interaction::{ApproveRequest, ResolveRequest};
+use tokio::time::Instant;
 
 use super::{Answers, Ended, Followed};
 use crate::commands::forms::{Filled, Filling, form_of};
 use crate::commands::keyboard::{Keyboard, forget_typed};
 use crate::commands::rendering::{Asks, Question, Rendering};
-use crate::output::{Printer, Tone};
+use crate::output::{Printer, Tone, Working};
+
+/// Without a word for so long, a person wonders whether anything goes on.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// What is on the screen, and which questions are open.
 pub(super) struct Scene<'a> {
@@ -28,6 +33,9 @@ pub(super) struct Scene<'a> {
     filling: Option<Filling>,
     is_live: bool,
     keyboard: Option<Keyboard>,
+    /// Shows that the run goes on where the screen doesn't.
+    working: Option<Working>,
+    last_event: Instant,
     /// How the run ended, once it has.
     pub(super) ended: Option<Ended>,
 }
@@ -44,11 +52,15 @@ impl<'a> Scene<'a> {
             filling: None,
             is_live: false,
             keyboard: None,
+            working: None,
+            last_event: Instant::now(),
             ended: None,
         }
     }
 
     pub(super) async fn event(&mut self, event: &StreamEvent) -> anyhow::Result<()> {
+        self.stir();
+        self.last_event = Instant::now();
         if self.printer.is_json() {
             self.printer.object(&event.data)?;
         } else {
@@ -79,6 +91,23 @@ impl<'a> Scene<'a> {
             _ => {}
         }
         self.ask().await
+    }
+
+    /// When it shall be shown that the run goes on, unless something comes before or the screen waits
+    /// for the rest of a line or for an answer.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        let has_place = self.open.is_empty() && !self.rendering.is_open();
+        (has_place && self.working.is_none()).then(|| self.last_event + SILENCE)
+    }
+
+    /// Shows that the run goes on.
+    pub(super) fn wait(&mut self) {
+        self.working = Some(self.printer.silent("working"));
+    }
+
+    /// Makes room for something to be printed.
+    pub(super) fn stir(&mut self) {
+        self.working = None;
     }
 
     pub(super) async fn live(&mut self) -> anyhow::Result<()> {

@@ -172,7 +172,8 @@ impl<'a> Desk<'a> {
             prompt: Some(prompt),
             ..PromptRequest::default()
         };
-        let accepted = self.connection.client.prompt(id, &request).await?;
+        let client = &self.connection.client;
+        let accepted = patiently(self.signals, client.prompt(id, &request)).await?;
         self.follow_new(&accepted).await
     }
 
@@ -181,7 +182,8 @@ impl<'a> Desk<'a> {
         let id = self.opened()?;
         self.be_served(id).await?;
         let session = self.connection.client.session(id).await?;
-        let accepted = admit(&self.connection.client, &session, None).await?;
+        let client = &self.connection.client;
+        let accepted = patiently(self.signals, admit(client, &session, None)).await?;
         self.follow_new(&accepted).await
     }
 
@@ -290,6 +292,20 @@ impl<'a> Desk<'a> {
                 self.note("it goes on without you; `/attach` follows it, `/cancel` cancels it")
             }
             Ended::Settled { .. } => Ok(()),
+        }
+    }
+}
+
+/// Waits for a run to be admitted for as long as the person has patience.
+async fn patiently(
+    signals: &mut Signals,
+    call: impl Future<Output = tapedeck_client::Result<AcceptedResponse>>,
+) -> anyhow::Result<AcceptedResponse> {
+    tokio::select! {
+        accepted = call => Ok(accepted?),
+        _asked = signals.next() => {
+            let text = "nobody has taken the prompt yet; `/show` says whether it arrived";
+            Err(Failed::with(Exit::Interrupted, text))
         }
     }
 }

@@ -16,16 +16,19 @@ use tokio::io::{
 };
 
 use crate::commands::draft;
+use crate::output::Working;
 
 /// Of a line: more than any row can have.
 const LINE_BYTES: u64 = 256 * 1024 * 1024;
 const BUFFER: usize = 256 * 1024;
+const ROWS: &str = "rows";
 
 /// Writes an export.
 pub(super) struct Writing {
     out: BufWriter<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
     encoder: Option<Encoder>,
     file: Option<Part>,
+    working: Working,
 }
 
 /// A file without its name yet; it goes with this value.
@@ -36,16 +39,17 @@ struct Part {
 }
 
 impl Writing {
-    pub(super) fn to_stdout() -> Self {
+    pub(super) fn to_stdout(working: Working) -> Self {
         Self {
             out: BufWriter::with_capacity(BUFFER, Box::new(tokio::io::stdout())),
             encoder: None,
             file: None,
+            working,
         }
     }
 
     /// To a file for its owner alone, where none is yet.
-    pub(super) async fn to_file(target: &Path) -> Result<Self, ArchiveError> {
+    pub(super) async fn to_file(target: &Path, working: Working) -> Result<Self, ArchiveError> {
         if target.symlink_metadata().is_ok() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
         }
@@ -59,6 +63,7 @@ impl Writing {
                 path,
                 target: target.to_path_buf(),
             }),
+            working,
         })
     }
 
@@ -95,6 +100,7 @@ impl RowSink for Writing {
     async fn take(&mut self, table: &'static Table, row: Vec<Cell>) -> Result<(), ArchiveError> {
         let encoder = self.encoder.as_mut().ok_or(ArchiveError::NotAnExport)?;
         let line = encoder.row(table, row);
+        self.working.counted(encoder.rows(), ROWS);
         self.line(&line).await
     }
 }
@@ -105,6 +111,7 @@ pub(super) struct Reading {
     begun: Option<(Decoder, Origin)>,
     lines: u64,
     rows: u64,
+    working: Option<Working>,
 }
 
 impl Reading {
@@ -122,6 +129,7 @@ impl Reading {
             begun: None,
             lines: 0,
             rows: 0,
+            working: None,
         }
     }
 
@@ -132,8 +140,13 @@ impl Reading {
         Ok(())
     }
 
-    /// How many rows there were so far.
-    pub(super) fn rows(&self) -> u64 {
+    /// Shows from here on how far it is.
+    pub(super) fn shown(&mut self, working: Working) {
+        self.working = Some(working);
+    }
+
+    /// How many rows there were.
+    pub(super) fn finish(self) -> u64 {
         self.rows
     }
 
@@ -185,6 +198,9 @@ impl RowSource for Reading {
             };
             if let Line::Row(table, row) = decoder.line(&line)? {
                 self.rows += 1;
+                if let Some(working) = &self.working {
+                    working.counted(self.rows, ROWS);
+                }
                 return Ok(Some((table, row)));
             }
         }
