@@ -12,7 +12,7 @@ use crate::api;
 use crate::http::Request;
 use crate::server::{ExecutorOptions, Process};
 use crate::server::{Output, Place, Server, ServerOptions, executor};
-use crate::terminal::{CTRL_D, Terminal};
+use crate::terminal::{CTRL_C, CTRL_D, Terminal};
 use crate::wait::{eventually, within};
 
 const TOKEN: &str = "a-token-that-nobody-guesses-123456";
@@ -106,6 +106,10 @@ async fn a_token_is_taken_from_stdin_and_asked_for_at_a_terminal_unseen() {
         "http://127.0.0.1:1",
         "--token-stdin",
     ];
+    let mut terminal = Terminal::start(place.command(&add));
+    terminal.shows("Token:").await;
+    terminal.types(CTRL_C).await;
+    assert_eq!(terminal.ends().await.code(), Some(7));
     let mut terminal = Terminal::start(place.command(&add));
     terminal.shows("Token:").await;
     terminal.enters(TOKEN).await;

@@ -18,6 +18,7 @@ use crate::wait::{eventually, within};
 const LIMIT: Duration = Duration::from_secs(30);
 const PROMPT: &str = "tapedeck> ";
 const UP: &str = "\u{1b}[A";
+const SEARCH: &str = "\u{12}";
 
 /// A REPL without a server, on the place's data directory.
 fn repl(place: &Place, arguments: &[&str]) -> Terminal {
@@ -69,6 +70,16 @@ async fn a_conversation_keeps_its_session_and_what_was_typed_is_remembered() {
     terminal.shows("\ntwo").await;
     terminal.shows("✓ completed").await;
     terminal.shows(PROMPT).await;
+    // Pasted lines stay together.
+    terminal
+        .types("\u{1b}[200~say three\nsay four\u{1b}[201~")
+        .await;
+    terminal.shows("say four").await;
+    terminal.types("\r").await;
+    terminal.shows("\nthree").await;
+    terminal.shows("\nfour").await;
+    terminal.shows("✓ completed").await;
+    terminal.shows(PROMPT).await;
     terminal.types("/check\t").await;
     terminal.shows("/checkpoint").await;
     terminal.enters(" here").await;
@@ -99,9 +110,11 @@ async fn a_conversation_keeps_its_session_and_what_was_typed_is_remembered() {
     assert_eq!(mode & 0o777, 0o600);
     let mut terminal = repl(&place, &["--last"]);
     terminal.shows(PROMPT).await;
-    for _ in 0..8 {
-        terminal.types(UP).await;
-    }
+    // The newest line, and another one by a part of it.
+    terminal.types(UP).await;
+    terminal.shows("/restore here").await;
+    terminal.types(SEARCH).await;
+    terminal.types("one;").await;
     terminal.shows("say two").await;
     terminal.types("\r").await;
     terminal.shows("\none").await;
@@ -289,6 +302,35 @@ async fn a_second_terminal_is_told_who_has_the_session_and_reads_along() {
 }
 
 #[tokio::test]
+async fn an_idle_terminal_keeps_its_session_beyond_the_lease() {
+    let place = Place::new();
+    let mut command = place.command(&["repl", "--agent", "demo", "--data-dir"]);
+    // A lease of a fraction of a second.
+    command
+        .arg(place.data())
+        .env("TAPEDECK_TIMING_SCALE", "0.03");
+    let mut terminal = Terminal::start(command);
+    terminal.shows(PROMPT).await;
+    terminal.enters("say hello").await;
+    terminal.shows("✓ completed").await;
+    terminal.shows(PROMPT).await;
+    let until = async || text(&newest(&place).await["owner"], "expires_at");
+    let mut last = until().await;
+    for _ in 0..3 {
+        // What a settled run has left behind ends at some time; from there on it is the terminal's.
+        let renewed = async || Some(until().await).filter(|now| *now > last);
+        last = eventually("the lease is renewed", Duration::from_mins(1), renewed).await;
+    }
+    let data = place.data();
+    let resume = ["resume", "--last", "--data-dir", data.to_str().unwrap()];
+    place.run(&resume).await.exits(4);
+    terminal.types(CTRL_D).await;
+    assert!(terminal.ends().await.success());
+    let released = newest(&place).await["owner"]["expires_at"].is_null();
+    assert!(released, "the session is given back");
+}
+
+#[tokio::test]
 async fn a_second_terminal_of_a_running_session_is_offered_to_read_along() {
     let place = Place::new();
     let mut first = repl(&place, &["--agent", "demo"]);
@@ -347,7 +389,8 @@ async fn with_a_server_the_run_outlives_the_terminal_and_the_next_one_goes_on_wi
     // A signal that ends it gives the terminal back.
     terminal.signal(Signal::SIGTERM);
     assert_eq!(terminal.ends().await.code(), Some(7));
-    assert!(!terminal.pastes_are_marked());
+    let given_back = async || (!terminal.pastes_are_marked()).then_some(());
+    eventually("the terminal is given back", LIMIT, given_back).await;
 }
 
 /// Runs a REPL on lines from a pipe.

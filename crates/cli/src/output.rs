@@ -176,6 +176,14 @@ impl Printer {
         writeln!(io::stderr().lock(), "{text}")
     }
 
+    /// Asks for something in the same line, on stderr.
+    #[expect(clippy::unused_self, reason = "who prints has been given the printer")]
+    pub(crate) fn prompt(self, text: impl Display) -> io::Result<()> {
+        let mut err = io::stderr().lock();
+        write!(err, "{text}")?;
+        err.flush()
+    }
+
     /// Tells of work that begins, until what is given here is dropped.
     pub(crate) fn working(self, what: impl Into<Cow<'static, str>>) -> Working {
         Working::begin(self, what.into())

@@ -15,7 +15,7 @@ use tapedeck_domain::{RunId, SessionId};
 use tokio::time::{Instant, sleep_until};
 
 use self::scene::Scene;
-use crate::commands::keyboard::WithoutTraces;
+use crate::commands::keyboard::Muted;
 use crate::commands::signals::{Asked, Signals};
 use crate::commands::waiting::Waiting;
 use crate::exit::Exit;
@@ -105,7 +105,7 @@ pub(crate) async fn follow(
         kinds: Vec::new(),
     };
     let mut frames = client.follow(followed.session_id, selection, stream);
-    let _without_traces = WithoutTraces::begin();
+    let _muted = Muted::keys();
     let mut scene = Scene::new(client, printer, followed);
     let mut cancel: Option<BoxFuture<'_, anyhow::Result<()>>> = None;
     let mut interrupts = 0;

@@ -41,25 +41,35 @@ impl Keyboard {
     }
 }
 
-/// Keys such as Ctrl-C leave no trace on the screen until this is dropped: it would stand in the
-/// middle of what is being shown.
+/// What is typed is not shown, or not all of it, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct WithoutTraces(Option<Termios>);
+pub(crate) struct Muted(Option<Termios>);
 
-impl WithoutTraces {
+impl Muted {
+    /// Keys such as Ctrl-C leave no trace: it would stand in the middle of what is being shown.
+    pub(crate) fn keys() -> Self {
+        Self::without(LocalFlags::ECHOCTL)
+    }
+
+    /// Nothing but the end of a line is shown.
+    pub(crate) fn all() -> Self {
+        Self::without(LocalFlags::ECHO)
+    }
+
     /// On stdin, if it is a terminal.
-    pub(crate) fn begin() -> Self {
+    fn without(flags: LocalFlags) -> Self {
         let before = is_ours().then(|| tcgetattr(stdin()).ok()).flatten();
         if let Some(before) = &before {
             let mut changed = before.clone();
-            changed.local_flags.remove(LocalFlags::ECHOCTL);
+            changed.local_flags.remove(flags);
+            changed.local_flags.insert(LocalFlags::ECHONL);
             let _no_terminal = tcsetattr(stdin(), SetArg::TCSADRAIN, &changed);
         }
         Self(before)
     }
 }
 
-impl Drop for WithoutTraces {
+impl Drop for Muted {
     fn drop(&mut self) {
         if let Some(before) = self.0.as_ref().filter(|_| is_ours()) {
             let _no_terminal = tcsetattr(stdin(), SetArg::TCSADRAIN, before);

@@ -1,15 +1,18 @@
 //! `tapedeck remote`: the servers that `--remote` knows by name. A token comes from a file or from
 //! stdin, never from the command line, where other users of the machine can read it.
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::IsTerminal as _;
 
-use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 use tapedeck_client::Secret;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
+use crate::commands::keyboard::{Keyboard, Muted};
+use crate::commands::signals::Signals;
 use crate::context::Context;
 use crate::exit::{Exit, Failed};
+use crate::output::Printer;
 use crate::remotes::{Remote, RemotesFile, address, is_on_this_machine};
 
 /// Servers by name.
@@ -75,7 +78,7 @@ async fn add(args: AddArgs, file: &RemotesFile, context: &Context) -> anyhow::Re
     let (config, printer) = (&context.config, context.printer);
     let url = address(&args.url)?;
     let token = if args.token_stdin {
-        Some(tokio::task::spawn_blocking(token_from_stdin).await??)
+        Some(token_from_stdin(printer).await?)
     } else if config.is_from_flag("token_file") {
         config.token()?
     } else {
@@ -94,18 +97,30 @@ async fn add(args: AddArgs, file: &RemotesFile, context: &Context) -> anyhow::Re
     Ok(printer.line(format!("remote {}: added", args.name))?)
 }
 
-fn token_from_stdin() -> anyhow::Result<Secret> {
-    let stdin = std::io::stdin();
-    let token = if stdin.is_terminal() {
-        rpassword::prompt_password("Token: ").context("the token can't be asked for")?
+async fn token_from_stdin(printer: Printer) -> anyhow::Result<Secret> {
+    let line = if std::io::stdin().is_terminal() {
+        asked_for(printer).await?
     } else {
         let mut line = String::new();
-        stdin.lock().read_line(&mut line)?;
+        let mut stdin = BufReader::new(tokio::io::stdin());
+        stdin.read_line(&mut line).await?;
         line
     };
-    match token.trim() {
+    match line.trim() {
         "" => Err(Failed::usage("stdin gave no token")),
         token => Ok(Secret::new(token)),
+    }
+}
+
+/// Asks for a token without showing what is typed, from before it is asked for.
+async fn asked_for(printer: Printer) -> anyhow::Result<String> {
+    let mut signals = Signals::listen()?;
+    let _muted = Muted::all();
+    printer.prompt("Token: ")?;
+    let mut keyboard = Keyboard::wait()?;
+    tokio::select! {
+        line = keyboard.line() => Ok(line?.unwrap_or_default()),
+        _asked = signals.next() => Err(Failed::with(Exit::Interrupted, "no token was given")),
     }
 }
 
