@@ -307,3 +307,39 @@ async fn a_form_is_filled_in_at_the_terminal_or_left_for_somebody_else() {
         assert!(terminal.ends().await.success());
     }
 }
+
+#[tokio::test]
+async fn a_conversation_with_a_remote_outlives_its_restart() {
+    let place = Arc::new(Place::new());
+    let (mut server, token) = guarded(&place).await;
+    add(&place, "home", &server.url(), Some(&token))
+        .await
+        .exits(0);
+    let mut command = place.command(&["repl", "--remote", "home"]);
+    command.arg("--data-dir").arg(place.path("elsewhere"));
+    // A history that can't be kept is told of and is no reason to refuse.
+    command.env("TAPEDECK_HISTORY_FILE", place.path("token").join("history"));
+    let mut terminal = Terminal::start(command);
+    terminal.shows("can't be used").await;
+    terminal.shows("prompts go to the server").await;
+    terminal.shows("tapedeck> ").await;
+    terminal.enters("say first; slow 2; say second").await;
+    terminal.shows_for_now("waiting for an executor").await;
+    let options = ExecutorOptions {
+        lease_seconds: 30,
+        token_file: Some(token),
+        ..ExecutorOptions::named("x1")
+    };
+    let _executor = executor(&place, &server.url(), &options);
+    terminal.shows("\nfirst").await;
+    server.restart().await;
+    terminal.shows("\nsecond").await;
+    terminal.shows("✓ completed").await;
+    terminal.shows("tapedeck> ").await;
+    server.restart().await;
+    terminal.enters("say third").await;
+    terminal.shows("\nthird").await;
+    terminal.shows("✓ completed").await;
+    terminal.types(CTRL_D).await;
+    assert!(terminal.ends().await.success());
+}

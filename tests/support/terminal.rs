@@ -86,6 +86,13 @@ impl Terminal {
         self.seen = eventually(&what, LIMIT, look).await;
     }
 
+    /// The same for what won't stay there.
+    pub(crate) async fn shows_for_now(&mut self, words: &str) {
+        let seen = self.seen;
+        self.shows(words).await;
+        self.seen = seen;
+    }
+
     /// Whether a line was longer than the terminal is wide.
     pub(crate) fn has_long_lines(&self) -> bool {
         let screen = self.screen.lock().unwrap();

@@ -126,7 +126,11 @@ pub(crate) async fn follow(
                 scene.stir();
                 waiting.look(client, printer).await?;
             }
-            () = maybe_at(silent_at) => scene.wait(),
+            () = maybe_at(silent_at) => scene.wait(if waiting.is_over() {
+                "working"
+            } else {
+                "waiting for an executor"
+            }),
             answer = scene.answer() => scene.answered(answer?).await?,
             outcome = maybe(&mut cancel) => {
                 cancel = None;

@@ -43,6 +43,11 @@ impl Waiting {
         }
     }
 
+    /// Whether an executor has the run.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// When to look again.
     pub(crate) async fn tick(&mut self) {
         if self.is_over {

@@ -100,9 +100,9 @@ impl<'a> Scene<'a> {
         (has_place && self.working.is_none()).then(|| self.last_event + SILENCE)
     }
 
-    /// Shows that the run goes on.
-    pub(super) fn wait(&mut self) {
-        self.working = Some(self.printer.silent("working"));
+    /// Shows what is waited for.
+    pub(super) fn wait(&mut self, what: &'static str) {
+        self.working = Some(self.printer.silent(what));
     }
 
     /// Makes room for something to be printed.

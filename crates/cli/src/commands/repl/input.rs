@@ -171,15 +171,21 @@ fn editor(printer: Printer, history: &Path) -> anyhow::Result<LineEditor> {
     editor.set_helper(Some(Manners { printer }));
     let newline = KeyEvent(KeyCode::Enter, Modifiers::ALT);
     editor.bind_sequence(newline, Cmd::Newline);
+    if let Err(error) = recall(&mut editor, history) {
+        let file = history.display();
+        printer.note(format!("the history `{file}` can't be used: {error:#}"))?;
+    }
+    Ok(editor)
+}
+
+fn recall(editor: &mut LineEditor, history: &Path) -> anyhow::Result<()> {
     if let Some(folder) = history.parent() {
         config::make_private_dir(folder)?;
     }
     if history.exists() {
-        editor
-            .load_history(history)
-            .with_context(|| format!("the history `{}`", history.display()))?;
+        editor.load_history(history)?;
     }
-    Ok(editor)
+    Ok(())
 }
 
 fn edit(
