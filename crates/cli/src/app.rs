@@ -87,6 +87,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Resume(args) => Box::pin(commands::resume::run(args, context)).await,
         Command::Repl(args) => Box::pin(commands::repl::run(args, context)).await,
         Command::Attach(args) => Box::pin(commands::attach::run(args, context)).await,
+        Command::Acp(args) => Box::pin(commands::acp::run(args, context)).await,
         Command::Sessions(command) => Box::pin(commands::sessions::run(command, context)).await,
         Command::Events(args) => Box::pin(commands::events::run(args, context)).await,
         Command::Runs(command) => Box::pin(commands::runs::run(command, context)).await,

@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Repl(commands::repl::Args),
     Resume(commands::resume::Args),
     Attach(commands::attach::Args),
+    /// Be an agent for editors, over ACP on stdio, with sessions that last
+    Acp(commands::acp::Args),
     /// Sessions and their logs
     #[command(subcommand)]
     Sessions(commands::sessions::Command),
@@ -131,6 +133,7 @@ impl Cli {
             Command::Run(args) => flags.extend(args.new.agent.flags()),
             Command::Repl(args) => flags.extend(args.new.agent.flags()),
             Command::Resume(args) => flags.extend(args.agent.flags()),
+            Command::Acp(args) => flags.extend(args.agent.flags()),
             Command::Demo(_)
             | Command::Attach(_)
             | Command::Sessions(_)
@@ -159,6 +162,7 @@ impl Cli {
             | Command::Repl(_)
             | Command::Resume(_)
             | Command::Attach(_)
+            | Command::Acp(_)
             | Command::Sessions(_)
             | Command::Events(_)
             | Command::Runs(_)

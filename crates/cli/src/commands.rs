@@ -1,5 +1,6 @@
 //! The commands, one file each: its arguments and what it does with them.
 
+pub(crate) mod acp;
 pub(crate) mod agents;
 pub(crate) mod approvals;
 pub(crate) mod attach;

@@ -19,6 +19,7 @@ use agent_client_protocol::{Agent, Client, Error, ErrorCode, Lines};
 use anyhow::Context;
 use etcetera::BaseStrategy;
 use serde_json::json;
+use tapedeck_acp_agent::wire::{self, Incoming, Wire};
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +27,6 @@ use super::memory::{self, Memories, Memory};
 use super::script;
 use super::turn::{Death, Ending, Turn};
 use super::updates;
-use super::wire::{self, Incoming, Wire};
 
 const MODE: &str = "default";
 const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -37,7 +37,6 @@ mod memory;
 mod script;
 mod turn;
 mod updates;
-mod wire;
 
 #[cfg(test)]
 mod tests;

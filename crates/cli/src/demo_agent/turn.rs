@@ -14,11 +14,11 @@ use agent_client_protocol::v1::schema::{
 use agent_client_protocol::v1::{ConnectionTo, SentRequest};
 use agent_client_protocol::{Client, Error, ErrorCode};
 use serde_json::{Value, json};
+use tapedeck_acp_agent::wire::Wire;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::script::{Call, Script, Step};
-use super::wire::Wire;
 use super::{files, updates};
 
 const TICK: Duration = Duration::from_millis(100);

@@ -16,13 +16,13 @@ use agent_client_protocol::v1::schema::{
 use agent_client_protocol::{Agent, ByteStreams, Client, Error};
 use rstest::rstest;
 use serde_json::json;
+use tapedeck_acp_agent::wire::Incoming;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, split};
 use tokio::sync::{Barrier, Notify};
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::agent::serve;
 use super::memory::Memories;
-use super::wire::Incoming;
 
 mod sessions;
 mod steps;

@@ -1,0 +1,560 @@
+//! A session that an editor has open: its log is followed from where the editor begins, told to the
+//! editor in order, and everything else (answers, questions) takes its place in that order. It holds
+//! no truth of its own: what it loses with its process is told again by the log.
+
+mod commands;
+mod turn;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_client_protocol::v1::schema::{
+    LoadSessionResponse, ResumeSessionResponse, SessionId as AcpSessionId, SessionInfoUpdate,
+    SessionNotification, SessionUpdate,
+};
+use agent_client_protocol::v1::{ConnectionTo, Responder};
+use agent_client_protocol::{Client as Editor, Error};
+use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use tapedeck_client::{Client, Follow, Follower, Frame, Start as From, StreamEvent, StreamOptions};
+use tapedeck_domain::interaction::InteractionStatus;
+use tapedeck_domain::{InteractionId, RunId, SessionId};
+use tapedeck_protocol::session::SessionResponse;
+use tapedeck_protocol::stream::StreamOpen;
+use tapedeck_protocol::views::RunsQuery;
+
+use crate::choices::Choices;
+use crate::desk::{Desk, Place};
+use crate::failure::{of_call, unfit, unknown_session};
+use crate::mapping::Mapping;
+use crate::question::{Left, Question};
+pub(crate) use commands::Command;
+use turn::Turn;
+
+/// How long a prompt waits for a server that is away.
+const GIVE_UP_AFTER: Duration = Duration::from_mins(2);
+
+/// A session that is about to be opened.
+#[derive(Debug)]
+pub(crate) struct Attaching {
+    pub(crate) client: Client,
+    pub(crate) session: SessionResponse,
+}
+
+impl Attaching {
+    /// What can be chosen in it, before its agent has said anything.
+    pub(crate) fn choices(&self, desk: &Desk) -> Choices {
+        let session = &self.session;
+        Choices::new(
+            session.approval_policy,
+            &session.agent,
+            desk.takes_booleans(),
+        )
+    }
+}
+
+/// Where the editor begins.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// With a session that has no past.
+    New,
+    /// With all of the past, which is told before the answer.
+    Load(Responder<LoadSessionResponse>),
+    /// With what comes; the editor knows the past.
+    Resume(Responder<ResumeSessionResponse>),
+}
+
+/// Keeps a session open until the editor closes it or goes.
+pub(crate) async fn attach(
+    desk: Arc<Desk>,
+    place: Place,
+    attaching: Attaching,
+    start: Start,
+    editor: ConnectionTo<Editor>,
+) {
+    let stop = place.stop.clone();
+    let id = attaching.session.session_id;
+    let choices = attaching.choices(&desk);
+    let opened = match &start {
+        Start::New => Ok((From::After(attaching.session.head_seq), HashSet::new())),
+        Start::Resume(_) => Ok((From::Head, HashSet::new())),
+        Start::Load(_) => {
+            let put_aside = put_aside(&attaching.client, id).await;
+            put_aside.map(|runs| (From::Beginning, runs))
+        }
+    };
+    let (from, put_aside) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            desk.ended(id, &stop);
+            let _closed = start.refuse(error);
+            return;
+        }
+    };
+    let acp_id = AcpSessionId::new(id.to_string());
+    let last_seq = match from {
+        From::After(seq) => Some(seq),
+        From::Beginning | From::Head => None,
+    };
+    let mut session = Session {
+        mapping: Mapping::new(desk.wants()),
+        follower: follow(&attaching.client, id, from),
+        is_live: matches!(start, Start::New),
+        opening: Some(start).filter(|start| !matches!(start, Start::New)),
+        title: attaching.session.title,
+        client: attaching.client,
+        desk: Arc::clone(&desk),
+        id,
+        acp_id,
+        editor,
+        choices,
+        put_aside,
+        last_seq,
+        active_run: None,
+        turn: None,
+        work: None,
+        tasks: FuturesUnordered::new(),
+        asked: HashMap::new(),
+        pending: Vec::new(),
+        out: VecDeque::new(),
+    };
+    session.run(place).await;
+    desk.ended(id, &stop);
+}
+
+impl Start {
+    fn refuse(self, error: Error) -> Result<(), Error> {
+        match self {
+            Self::New => Ok(()),
+            Self::Load(responder) => responder.respond_with_error(error),
+            Self::Resume(responder) => responder.respond_with_error(error),
+        }
+    }
+}
+
+fn follow(client: &Client, id: SessionId, start: From) -> Follower {
+    let options = StreamOptions {
+        give_up_after: Some(GIVE_UP_AFTER),
+        ..StreamOptions::default()
+    };
+    let selection = Follow {
+        start,
+        ..Follow::default()
+    };
+    client.follow(id, selection, options)
+}
+
+/// The runs that a restore has put aside: they are no part of the conversation any more.
+async fn put_aside(client: &Client, id: SessionId) -> Result<HashSet<RunId>, Error> {
+    let mut found = HashSet::new();
+    let mut query = RunsQuery {
+        include_superseded: true,
+        limit: Some("200".to_owned()),
+        ..RunsQuery::default()
+    };
+    loop {
+        let page = client.runs(id, &query).await;
+        let page = page.map_err(|error| of_call(&error, &id.to_string()))?;
+        let aside = page.runs.iter().filter(|run| run.superseded_at.is_some());
+        found.extend(aside.map(|run| run.run_id));
+        query.cursor = page.next_cursor;
+        if query.cursor.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// What goes out, in its order.
+enum Out {
+    Update(Box<SessionUpdate>),
+    /// The answer to the request that opened the session.
+    Opened,
+    Ask(Question),
+    /// A run of which the editor awaits the end.
+    TurnEnded(StreamEvent),
+}
+
+/// What was waited for while the log stood still.
+enum Worked {
+    Admitted(turn::Admitted),
+    Result(Box<turn::Outcome>),
+}
+
+/// What was done beside the log.
+enum Done {
+    /// A question left the editor.
+    Question(Question, Left),
+    /// The session as it stands, after somebody changed it.
+    Changed(Box<SessionResponse>),
+    Nothing,
+}
+
+type Task = BoxFuture<'static, Done>;
+
+struct Session {
+    desk: Arc<Desk>,
+    client: Client,
+    id: SessionId,
+    acp_id: AcpSessionId,
+    editor: ConnectionTo<Editor>,
+    follower: Follower,
+    mapping: Mapping,
+    choices: Choices,
+    put_aside: HashSet<RunId>,
+    last_seq: Option<u64>,
+    active_run: Option<RunId>,
+    /// The request that opened the session, until it is answered.
+    opening: Option<Start>,
+    /// Whether what comes is news.
+    is_live: bool,
+    title: Option<String>,
+    /// The prompt that the editor awaits the end of.
+    turn: Option<Turn>,
+    /// What has to be known before the log goes on.
+    work: Option<BoxFuture<'static, Worked>>,
+    tasks: FuturesUnordered<Task>,
+    /// Questions that stand at the editor, with their withdrawal.
+    asked: HashMap<InteractionId, (RunId, AbortHandle)>,
+    /// Open questions of a past that is still being told.
+    pending: Vec<Question>,
+    out: VecDeque<Out>,
+}
+
+impl Session {
+    async fn run(&mut self, mut place: Place) {
+        loop {
+            if !self.settle_out() {
+                return;
+            }
+            let is_told = self.out.is_empty() && self.work.is_none();
+            tokio::select! {
+                biased;
+                () = place.stop.cancelled() => {
+                    self.fail_turn(unfit("the session was opened again"));
+                    return;
+                }
+                command = place.commands.recv() => match command {
+                    Some(Command::Close) | None => {
+                        self.end_turn_as_cancelled();
+                        return;
+                    }
+                    Some(command) => self.command(command),
+                },
+                worked = maybe(&mut self.work) => {
+                    self.work = None;
+                    self.worked(worked);
+                }
+                Some(done) = self.tasks.next() => self.done(done),
+                () = self.desk.wire.admit(), if !self.out.is_empty() && self.work.is_none() => {
+                    if !self.send_update() {
+                        return;
+                    }
+                }
+                frame = self.follower.next(), if is_told => {
+                    if !self.frame(frame) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Handles what needs no waiting at the front of the queue. `false` once the editor has gone.
+    fn settle_out(&mut self) -> bool {
+        while self.work.is_none() {
+            match self.out.front() {
+                None | Some(Out::Update(_)) => return true,
+                Some(Out::Opened | Out::Ask(_) | Out::TurnEnded(_)) => {}
+            }
+            let sent = match self.out.pop_front() {
+                Some(Out::Opened) => self.opened(),
+                Some(Out::Ask(question)) => {
+                    self.ask(question);
+                    Ok(())
+                }
+                Some(Out::TurnEnded(event)) => self.turn_ended(&event),
+                Some(Out::Update(_)) | None => Ok(()),
+            };
+            if sent.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn send_update(&mut self) -> bool {
+        let Some(Out::Update(update)) = self.out.pop_front() else {
+            return true;
+        };
+        let notification = SessionNotification::new(self.acp_id.clone(), *update);
+        self.editor.send_notification(notification).is_ok()
+    }
+
+    fn push(&mut self, updates: impl IntoIterator<Item = SessionUpdate>) {
+        let updates = updates
+            .into_iter()
+            .map(|update| Out::Update(Box::new(update)));
+        self.out.extend(updates);
+    }
+
+    /// Takes what the log brings. `false` at its end.
+    fn frame(&mut self, frame: Option<Result<Frame, tapedeck_client::Error>>) -> bool {
+        match frame {
+            Some(Ok(Frame::Event(event))) => self.event(event),
+            Some(Ok(Frame::Open(open))) => self.connected(open),
+            Some(Ok(Frame::Live(_))) => self.live(),
+            Some(Ok(Frame::End(_))) | None => {
+                self.give_up(&unknown_session(&self.acp_id.0));
+                return false;
+            }
+            Some(Err(error)) => {
+                let failure = of_call(&error, &self.acp_id.0);
+                if let Some(after) = error.restart_after() {
+                    self.follower = follow(&self.client, self.id, From::After(after));
+                } else if error.is_transient() && self.opening.is_none() {
+                    self.fail_turn(failure);
+                    let start = self.last_seq.map_or(From::Head, From::After);
+                    self.follower = follow(&self.client, self.id, start);
+                } else {
+                    self.give_up(&failure);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// A connection to the log stands, the first or a later one.
+    fn connected(&mut self, open: StreamOpen) {
+        self.active_run = open.active_run_id;
+        let is_resumed = matches!(self.opening, Some(Start::Resume(_))) && self.last_seq.is_none();
+        if is_resumed {
+            self.last_seq = Some(open.head_seq);
+            let pending = open.interactions.into_iter();
+            let pending = pending.filter(|asked| asked.status == InteractionStatus::Pending);
+            self.pending.extend(pending.map(|asked| Question {
+                id: asked.interaction_id,
+                run_id: asked.run_id,
+                request: asked.request,
+            }));
+        }
+        // A cancel that didn't get through is sent once more.
+        self.cancel_turn();
+    }
+
+    /// The past is told: the editor gets its answer, and the questions that are open.
+    fn live(&mut self) {
+        if self.is_live {
+            return;
+        }
+        self.is_live = true;
+        self.out.push_back(Out::Opened);
+        let pending = std::mem::take(&mut self.pending);
+        self.out.extend(pending.into_iter().map(Out::Ask));
+    }
+
+    fn event(&mut self, event: StreamEvent) {
+        self.last_seq = Some(event.session_seq);
+        if event
+            .run_id
+            .is_some_and(|run| self.put_aside.contains(&run))
+        {
+            return;
+        }
+        let is_own = self
+            .turn
+            .as_ref()
+            .is_some_and(|turn| turn.is_of(event.run_id));
+        match event.kind.as_str() {
+            "RunRequested" => self.active_run = event.run_id,
+            "ApprovalRequest" => self.asked_for(&event),
+            "ApprovalResponse" => self.answered(&event),
+            "SessionConfigChanged" if self.is_live => self.look_at_settings(),
+            "agent.options" => {
+                let options = event.data.get("options").unwrap_or(&Value::Null);
+                let update = self.choices.reported(options);
+                // The answer to the request that opens the session tells the last of them.
+                self.push(update.filter(|_| self.opening.is_none()));
+            }
+            _ => {}
+        }
+        let updates = self.mapping.event(&event, is_own);
+        self.push(updates);
+        if event.kind == "TurnEnd" {
+            self.run_ended(event, is_own);
+        }
+    }
+
+    fn run_ended(&mut self, event: StreamEvent, is_own: bool) {
+        if self.active_run == event.run_id {
+            self.active_run = None;
+        }
+        self.pending
+            .retain(|question| Some(question.run_id) != event.run_id);
+        self.asked.retain(|_, (run_id, withdrawal)| {
+            let stays = Some(*run_id) != event.run_id;
+            if !stays {
+                withdrawal.abort();
+            }
+            stays
+        });
+        if is_own {
+            self.out.push_back(Out::TurnEnded(event));
+        }
+    }
+
+    /// An agent asks something.
+    fn asked_for(&mut self, event: &StreamEvent) {
+        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
+        let (Some(id), Some(run_id)) = (id, event.run_id) else {
+            return;
+        };
+        // What a policy or a rule has answered already needs nobody.
+        if event.text("status") != Some("pending") {
+            return;
+        }
+        let request = Value::Object(event.data.clone());
+        let question = Question {
+            id,
+            run_id,
+            request,
+        };
+        if self.is_live {
+            self.out.push_back(Out::Ask(question));
+        } else {
+            self.pending.push(question);
+        }
+    }
+
+    /// A question was answered or has ended, wherever.
+    fn answered(&mut self, event: &StreamEvent) {
+        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
+        let Some(id): Option<InteractionId> = id else {
+            return;
+        };
+        self.pending.retain(|question| question.id != id);
+        self.out
+            .retain(|out| !matches!(out, Out::Ask(question) if question.id == id));
+        if let Some((_, withdrawal)) = self.asked.remove(&id) {
+            withdrawal.abort();
+        }
+    }
+
+    /// Puts a question to the person. The tool call it is about is told first.
+    fn ask(&mut self, question: Question) {
+        let (call, told) = self.mapping.asked_about(question.run_id, &question.request);
+        let has_call = question.request["tool_call"]["call_id"].is_string();
+        let session = self.acp_id.clone();
+        let asking = if !question.is_form() {
+            if let Some(told) = told {
+                // The question comes back to the front once that is sent.
+                self.out.push_front(Out::Ask(question));
+                self.out.push_front(Out::Update(Box::new(told)));
+                return;
+            }
+            Some(Question::permission(session, call))
+        } else if self.desk.wants().forms {
+            question.form(session, Some(call).filter(|_| has_call && told.is_none()))
+        } else {
+            None
+        };
+        let Some(asking) = asking else {
+            return self.ask_elsewhere(&question);
+        };
+        let answer = asking.ask(self.editor.clone(), self.client.clone(), question.id);
+        let (withdrawal, registration) = AbortHandle::new_pair();
+        self.asked
+            .insert(question.id, (question.run_id, withdrawal));
+        let answer = Abortable::new(answer, registration);
+        let task = answer.map(|left| match left {
+            Ok(left) => Done::Question(question, left),
+            Err(_withdrawn) => Done::Nothing,
+        });
+        self.tasks.push(task.boxed());
+    }
+
+    /// Says where a question can be answered that the editor can't show.
+    fn ask_elsewhere(&mut self, question: &Question) {
+        let message = question.request["message"].as_str().unwrap_or_default();
+        let id = question.id;
+        let text = format!(
+            "The agent asks: {message}\nThis editor can't show its form; answer it with \
+             `tapedeck approvals answer {id}`."
+        );
+        let remark = self.mapping.remark(&format!("{id}/form"), &text);
+        self.out.push_front(Out::Update(Box::new(remark)));
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Question(question, left) => {
+                self.asked.remove(&question.id);
+                match left {
+                    Left::Answered | Left::Unasked => {}
+                    Left::Unfit => self.out.push_back(Out::Ask(question)),
+                    Left::Cancelled => self.turn_given_up(question.run_id),
+                }
+            }
+            Done::Changed(session) => {
+                let changed = self
+                    .choices
+                    .changed(session.approval_policy, &session.agent);
+                self.push(changed);
+                if self.title != session.title {
+                    self.title.clone_from(&session.title);
+                    let info = SessionInfoUpdate::new().title(session.title);
+                    self.push([SessionUpdate::SessionInfoUpdate(info)]);
+                }
+            }
+            Done::Nothing => {}
+        }
+    }
+
+    /// Somebody has changed the session's settings.
+    fn look_at_settings(&mut self) {
+        let (client, id) = (self.client.clone(), self.id);
+        let task = async move {
+            match client.session(id).await {
+                Ok(session) => Done::Changed(Box::new(session)),
+                Err(_unknown) => Done::Nothing,
+            }
+        };
+        self.tasks.push(task.boxed());
+    }
+
+    /// Answers the request that opened the session.
+    fn opened(&mut self) -> Result<(), Error> {
+        let (modes, options) = (self.choices.modes(), self.choices.options());
+        let state = json!({"activeRunId": self.active_run});
+        let meta = serde_json::Map::from_iter([("tapedeck".to_owned(), state)]);
+        match self.opening.take() {
+            Some(Start::Load(responder)) => {
+                let answer = LoadSessionResponse::new().modes(modes);
+                responder.respond(answer.config_options(options).meta(meta))
+            }
+            Some(Start::Resume(responder)) => {
+                let answer = ResumeSessionResponse::new().modes(modes);
+                responder.respond(answer.config_options(options).meta(meta))
+            }
+            Some(Start::New) | None => Ok(()),
+        }
+    }
+
+    /// The log can't be followed any longer.
+    fn give_up(&mut self, error: &Error) {
+        self.fail_turn(error.clone());
+        if let Some(start) = self.opening.take() {
+            let _closed = start.refuse(error.clone());
+        }
+    }
+}
+
+async fn maybe<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
