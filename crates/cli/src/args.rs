@@ -157,6 +157,7 @@ impl Cli {
     pub(crate) const fn default_filter(&self) -> &'static str {
         match &self.command {
             Command::Serve(_) | Command::Executor(_) => "info",
+            Command::Acp(args) if !args.is_for_an_editor() => "warn",
             Command::Demo(_)
             | Command::Run(_)
             | Command::Repl(_)

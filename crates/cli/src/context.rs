@@ -1,10 +1,13 @@
 //! What a command works with: the configuration, the printer, and a client of the server, or of the
 //! control plane inside this process where there is no server (rules R8). Commands can't tell which.
 
+mod background;
 mod beside;
 mod database;
 mod embedded;
 mod server_file;
+
+use std::path::Path;
 
 use tapedeck_client::Client;
 use tapedeck_domain::{Rejection, SessionId};
@@ -13,6 +16,7 @@ use crate::config::{self, Config};
 use crate::exit::Failed;
 use crate::output::Printer;
 use crate::remotes::RemotesFile;
+pub(crate) use background::{Background, Need, token_file, unneeded};
 pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
@@ -34,6 +38,15 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     /// The control plane, if it is in this process.
     pub(crate) embedded: Option<Embedded>,
+    /// The server in the background, if it is that.
+    pub(crate) background: Option<InBackground>,
+}
+
+/// A server in the background, which stays for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct InBackground {
+    background: Background,
+    heartbeat_client: Client,
 }
 
 /// A server, and how to prove to it who we are.
@@ -43,6 +56,8 @@ pub(crate) struct Server {
     pub(crate) url: String,
     /// The credential.
     pub(crate) token: Option<tapedeck_client::Secret>,
+    /// Whether it is one in the background, for which commands bring executors of their own.
+    pub(crate) is_background: bool,
 }
 
 impl Server {
@@ -62,6 +77,7 @@ impl Context {
             return Ok(Some(Server {
                 url: url.clone(),
                 token: self.config.token()?,
+                is_background: false,
             }));
         }
         if let Some(database) = &self.config.database {
@@ -78,10 +94,7 @@ impl Context {
             (None, Some(path)) => config::read_token(path).ok(),
             (token, _) => token,
         };
-        Ok(Some(Server {
-            url: file.url,
-            token,
-        }))
+        Ok(Some(file.server(token)))
     }
 
     /// A token from the configuration is another server's: only one from the command line is meant.
@@ -96,26 +109,56 @@ impl Context {
         Ok(Server {
             url: remote.url.into(),
             token,
+            is_background: false,
         })
     }
 
     /// A client of the server, or of a control plane that now starts in this process.
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
-        if let Some(server) = self.server().await? {
+        let Some(server) = self.server().await? else {
+            let embedded = Embedded::open(&self.config).await?;
+            return Ok(Connection {
+                client: embedded.client()?,
+                embedded: Some(embedded),
+                background: None,
+            });
+        };
+        if !server.is_background {
             return Ok(Connection {
                 client: server.client()?,
                 embedded: None,
+                background: None,
             });
         }
-        let embedded = Embedded::open(&self.config).await?;
+        let background = Background::enter(&self.config).await?;
+        // It may have ended before it was needed here.
+        let server = background.holder().await?;
         Ok(Connection {
-            client: embedded.client()?,
-            embedded: Some(embedded),
+            client: server.client()?,
+            embedded: None,
+            background: Some(InBackground {
+                background,
+                heartbeat_client: server.client()?,
+            }),
         })
     }
 }
 
 impl Connection {
+    /// The data directory, where this process brings the executor: there is no server, or only one
+    /// in the background of editors.
+    pub(crate) fn local_dir(&self) -> Option<&Path> {
+        let embedded = self.embedded.as_ref().map(Embedded::dir);
+        embedded.or_else(|| Some(self.background.as_ref()?.background.dir()))
+    }
+
+    /// The clients for an executor in this process, its heartbeats' last.
+    pub(crate) fn executor_clients(&self) -> (&Client, Client) {
+        let background = self.background.as_ref();
+        let heartbeats = background.map_or(&self.client, |found| &found.heartbeat_client);
+        (&self.client, heartbeats.clone())
+    }
+
     /// Remembers that this process may have come to own a session.
     pub(crate) fn touch(&self, session: SessionId) {
         if let Some(embedded) = &self.embedded {

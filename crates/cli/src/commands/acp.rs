@@ -1,17 +1,31 @@
-//! `tapedeck acp`: an agent for editors, whose sessions a server keeps.
+//! `tapedeck acp`: an agent for editors, whose sessions a server keeps. Without a server of the
+//! person's own it works with one in the background, and leaves executors behind that outlive it.
+
+mod executing;
+mod local;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tapedeck_acp_agent::{Remote, serve, wire};
+use tapedeck_acp_agent::{Host, Remote, serve, wire};
+use tapedeck_domain::SessionId;
 use tapedeck_domain::session::ApprovalPolicy;
 
-use crate::commands::agents::AgentArgs;
-use crate::context::Context;
+use crate::commands::agents::{Agent, AgentArgs};
+use crate::commands::local::unnamed;
+use crate::commands::run::agent_is_the_servers;
+use crate::commands::serve as server;
+use crate::context::{Background, Context};
 use crate::exit::Exit;
+use local::LocalHost;
 
 /// Be an agent for editors, over ACP on stdio, with sessions that last.
+///
+/// An editor starts this command like any ACP agent. The agent that does the work is named here and
+/// runs on this machine, or with `--server` is the server's executors' choice. A run goes on when
+/// the editor is closed; when it loads the session again, it sees the rest.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Who answers the agent's questions in new sessions: `yolo` approves all, `auto` asks before
     /// what changes something, `interactive` always asks
@@ -19,13 +33,79 @@ pub(crate) struct Args {
     approval_policy: ApprovalPolicy,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
+    /// What this process is to be for others of its kind
+    #[arg(long, hide = true, requires_if("executor", "session"))]
+    role: Option<Role>,
+    /// The session that an executor is for
+    #[arg(long, hide = true, requires = "role")]
+    session: Option<SessionId>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tapedeck acp --agent claude                            sessions on this machine
+  tapedeck acp --server https://tapedeck.example.com     sessions on a server
+docs/editors.md shows how Zed, Neovim, JetBrains and VS Code start it.";
+
+/// What a process of this command is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// The server in the background.
+    Server,
+    /// The executor of one session.
+    Executor,
+}
+
+impl Args {
+    /// Whether it serves an editor, and not others of its kind.
+    pub(crate) const fn is_for_an_editor(&self) -> bool {
+        self.role.is_none()
+    }
 }
 
 /// Serves one editor until it has gone.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
-    let server = context.server().await?.context("no server")?;
-    let host = Arc::new(Remote(server.client()?));
+    match (args.role, args.session) {
+        (Some(role), session) => {
+            // Nothing that ends the editor and its children shall end this, too. Whoever leads a
+            // group already is out of their reach.
+            let _leads = nix::unistd::setsid();
+            match (role, session) {
+                (Role::Executor, Some(session)) => executing::run(session, &context).await,
+                (Role::Executor | Role::Server, _) => server::run_in_background(context).await,
+            }
+        }
+        (None, _) => serve_editor(args, context).await,
+    }
+}
+
+async fn serve_editor(args: Args, context: Context) -> anyhow::Result<Exit> {
+    let policy = args.approval_policy;
+    let is_given = args.agent.is_given();
+    if let Some(server) = context.server().await?
+        && (context.config.server.is_some() || !server.is_background)
+    {
+        if is_given {
+            return Err(agent_is_the_servers());
+        }
+        let host: Arc<dyn Host> = Arc::new(Remote(server.client()?));
+        return on_stdio(host, policy).await;
+    }
+    let Some(agent) = Agent::configured(&context.config) else {
+        return Err(unnamed());
+    };
+    agent.check(&context.config)?;
+    let background = Background::enter(&context.config).await?;
+    let host = Arc::new(LocalHost::new(background, agent));
+    let serving = on_stdio(Arc::clone(&host) as Arc<dyn Host>, policy);
+    tokio::select! {
+        served = serving => served,
+        () = host.keep() => Ok(Exit::Success),
+    }
+}
+
+async fn on_stdio(host: Arc<dyn Host>, policy: ApprovalPolicy) -> anyhow::Result<Exit> {
     let incoming = wire::stdin_lines().context("can't read stdin")?;
-    serve(host, args.approval_policy, incoming, tokio::io::stdout()).await?;
+    serve(host, policy, incoming, tokio::io::stdout()).await?;
     Ok(Exit::Success)
 }

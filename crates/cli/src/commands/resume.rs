@@ -52,7 +52,7 @@ async fn resume_and_follow(
     connection: &Connection,
     signals: &mut Signals,
 ) -> anyhow::Result<Exit> {
-    if connection.embedded.is_none() && args.agent.is_given() {
+    if connection.local_dir().is_none() && args.agent.is_given() {
         return Err(agent_is_the_servers());
     }
     let session = match args.session {

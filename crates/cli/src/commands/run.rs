@@ -68,7 +68,7 @@ async fn start_and_follow(
 pub(crate) fn answers(context: &Context, connection: &Connection) -> Answers {
     if context.printer.can_ask() {
         Answers::Here
-    } else if connection.embedded.is_some() {
+    } else if connection.local_dir().is_some() {
         Answers::Nobody
     } else {
         Answers::Elsewhere
@@ -107,7 +107,7 @@ pub(crate) async fn follow_with(
     }
     if !printer.is_json() {
         let id = followed.session_id;
-        printer.note(match &connection.embedded {
+        printer.note(match connection.local_dir() {
             None if has_left => format!("it goes on; follow it: tapedeck attach {id}"),
             _ => format!("go on with it: tapedeck resume --session {id}"),
         })?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tapedeck_client::Client;
+use tapedeck_client::{Client, Secret};
 use tapedeck_control_plane::ids::TimeOrdered;
 use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options};
 use tapedeck_domain::owner::Authority;
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use crate::commands::doctor;
 use crate::commands::signals::Signals;
 use crate::config::{self, Config, Given, HintFate};
-use crate::context::{Context, Database, ServerFile, write_whole};
+use crate::context::{Context, Database, Need, ServerFile, token_file, unneeded, write_whole};
 use crate::exit::{Exit, Failed};
 
 /// Events and bytes of each followed session that are kept in memory (stores §6).
@@ -60,20 +60,71 @@ impl Args {
 /// Serves until a signal comes.
 pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let config = &context.config;
-    let mut signals = Signals::listen()?;
-    let token = config.token()?;
-    let ready_file = config
-        .serve
-        .ready_file
-        .as_deref()
-        .map(config::expand)
-        .transpose()?;
+    let ready_file = config.serve.ready_file.as_deref();
+    let ready_file = ready_file.map(config::expand).transpose()?;
     if let Some(stale) = &ready_file {
         let _gone = std::fs::remove_file(stale);
     }
+    let token = config.token()?;
     let listener = bind(&config.serve.listen, token.is_some()).await?;
+    let terms = Terms {
+        token,
+        token_file: config
+            .token_file
+            .as_deref()
+            .map(config::absolute)
+            .transpose()?,
+        ready_file,
+        is_background: false,
+    };
+    serve(&context, listener, terms).await
+}
+
+/// Serves on this machine, with a token of its own, until nobody needs that any more.
+pub(crate) async fn run_in_background(context: Context) -> anyhow::Result<Exit> {
+    let dir = config::make_private_dir(&context.config.data_dir)?;
+    // Clients of one that was killed look for it where it was.
+    let before = ServerFile::read(&dir).filter(|file| file.is_background);
+    let before = before.and_then(|file| Some(file.url.strip_prefix("http://")?.to_owned()));
+    let listener = match before {
+        Some(address) => bind(&address, false).await.ok(),
+        None => None,
+    };
+    let listener = match listener {
+        Some(listener) => listener,
+        None => bind("127.0.0.1:0", false).await?,
+    };
+    let token = format!(
+        "{:032x}{:032x}",
+        rand::random::<u128>(),
+        rand::random::<u128>()
+    );
+    let terms = Terms {
+        token: Some(Secret::new(&token)),
+        token_file: Some(token_file(&dir)),
+        ready_file: None,
+        is_background: true,
+    };
+    serve(&context, listener, terms).await
+}
+
+/// How a server is started.
+struct Terms {
+    token: Option<Secret>,
+    token_file: Option<PathBuf>,
+    ready_file: Option<PathBuf>,
+    is_background: bool,
+}
+
+async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow::Result<Exit> {
+    let config = &context.config;
+    let mut signals = Signals::listen()?;
     let url = base_url(listener.local_addr()?);
     let database = Database::open(config).await?;
+    let token = &terms.token;
+    if let (true, Some(token), Some(path)) = (terms.is_background, token, &terms.token_file) {
+        write_whole(path, &format!("{}\n", token.expose()))?;
+    }
     let lifecycle = Lifecycle::new();
     let control = control_plane(config, &database, &lifecycle);
     control.start().await?;
@@ -96,21 +147,33 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
         .health()
         .await
         .context("the server does not answer")?;
-    let file = server_file(config, &control, &url).await?;
+    let file = ServerFile {
+        url: url.clone(),
+        pid: std::process::id(),
+        started_at: control.now().await?.wall,
+        token_file: terms.token_file,
+        is_background: terms.is_background,
+    };
     // Without it clients need `--server`; that is no reason not to serve.
     if let Some(dir) = database.dir()
         && let Err(error) = file.write(dir)
     {
         tracing::warn!(error = format!("{error:#}"), "serve.server_file_failed");
     }
-    if let Some(path) = &ready_file {
+    if let Some(path) = &terms.ready_file {
         write_whole(path, &format!("{url}\n"))?;
     }
     tracing::info!(url, %database, "serve.ready");
     if context.printer.is_json() {
         context.printer.object(&file)?;
     }
-    let exit = until_the_end(&mut signals, &database, serving, &lifecycle).await?;
+    let unneeded = async {
+        match database.dir() {
+            Some(dir) if terms.is_background => unneeded(dir, config.timing.scale).await,
+            Some(_) | None => std::future::pending().await,
+        }
+    };
+    let exit = until_the_end(&mut signals, &database, serving, &lifecycle, unneeded).await?;
     if let Some(dir) = database.dir() {
         file.remove(dir);
     }
@@ -139,24 +202,6 @@ fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) ->
             HintFate::Sent => Hints::Sent,
             HintFate::Dropped => Hints::Dropped,
         },
-    })
-}
-
-async fn server_file(
-    config: &Config,
-    control: &ControlPlane,
-    url: &str,
-) -> anyhow::Result<ServerFile> {
-    let token_file = config
-        .token_file
-        .as_deref()
-        .map(config::absolute)
-        .transpose()?;
-    Ok(ServerFile {
-        url: url.to_owned(),
-        pid: std::process::id(),
-        started_at: control.now().await?.wall,
-        token_file,
     })
 }
 
@@ -191,18 +236,26 @@ fn base_url(mut address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-/// Waits for a signal, for the listener's end or for a disk that failed, then drains.
+/// Waits for a signal, for the listener's end, for a disk that failed or until nobody needs the
+/// server, then drains.
 async fn until_the_end(
     signals: &mut Signals,
     database: &Database,
     serving: tokio::task::JoinHandle<std::io::Result<()>>,
     lifecycle: &Lifecycle,
+    unneeded: impl Future<Output = Option<Need>>,
 ) -> anyhow::Result<Exit> {
     let mut serving = serving;
     let mut outcome = Ok(Exit::Success);
     let mut has_ended = false;
+    // Until this process has ended, nobody takes its server for one that serves.
+    let mut _nobody = None;
     tokio::select! {
         asked = signals.next() => tracing::info!(?asked, "serve.draining"),
+        nobody = unneeded => {
+            tracing::info!("serve.unneeded");
+            _nobody = nobody;
+        }
         () = database.fatal() => {
             outcome = Err(Failed::with(Exit::Internal, "the disk failed; start again to recover"));
         }

@@ -46,8 +46,8 @@ impl NewSession {
         context: &Context,
         connection: &Connection,
     ) -> anyhow::Result<SessionResponse> {
-        let agent = match &connection.embedded {
-            Some(embedded) => Some(local::agent_of(&context.config, embedded, None)?),
+        let agent = match connection.local_dir() {
+            Some(dir) => Some(local::agent_of(&context.config, dir, None)?),
             None if self.agent.is_given() => return Err(agent_is_the_servers()),
             None => None,
         };
@@ -66,8 +66,8 @@ impl NewSession {
         };
         let session = connection.client.create_session(&request).await?;
         connection.touch(session.session_id);
-        if let (Some(embedded), Some(agent)) = (&connection.embedded, &agent) {
-            local::remember(embedded, session.session_id, agent)?;
+        if let (Some(dir), Some(agent)) = (connection.local_dir(), &agent) {
+            local::remember(dir, session.session_id, agent)?;
         }
         Ok(session)
     }
@@ -87,16 +87,17 @@ pub(crate) fn start_executor(
     connection: &Connection,
     session: &SessionResponse,
 ) -> anyhow::Result<Option<LocalExecutor>> {
-    let Some(embedded) = &connection.embedded else {
+    let Some(dir) = connection.local_dir() else {
         return Ok(None);
     };
-    let agent = local::agent_of(&context.config, embedded, Some(session.session_id))?;
-    local::remember(embedded, session.session_id, &agent)?;
-    LocalExecutor::start(&context.config, &connection.client, session, &agent).map(Some)
+    let agent = local::agent_of(&context.config, dir, Some(session.session_id))?;
+    local::remember(dir, session.session_id, &agent)?;
+    let clients = connection.executor_clients();
+    LocalExecutor::start(&context.config, clients, session, &agent).map(Some)
 }
 
 fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<WorkspaceBody> {
-    let is_here = connection.embedded.is_some() || is_on_this_machine(connection.client.base_url());
+    let is_here = connection.local_dir().is_some() || is_on_this_machine(connection.client.base_url());
     let path = match &new.workspace {
         Some(path) => Some(path.clone()),
         None if is_here && !new.scratch => Some(PathBuf::from(".")),

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tapedeck_client::Secret;
 use tapedeck_domain::Timestamp;
 
+use super::Server;
 use crate::exit::{Exit, Failed};
 
 const NAME: &str = "server.json";
@@ -32,9 +34,21 @@ pub(crate) struct ServerFile {
     /// Where its token is, if it asks for one.
     #[serde(default)]
     pub(crate) token_file: Option<PathBuf>,
+    /// Whether it serves in the background of editors, and ends when none needs it.
+    #[serde(default)]
+    pub(crate) is_background: bool,
 }
 
 impl ServerFile {
+    /// The server as clients reach it.
+    pub(crate) fn server(self, token: Option<Secret>) -> Server {
+        Server {
+            url: self.url,
+            token,
+            is_background: self.is_background,
+        }
+    }
+
     /// Writes the file, for its owner's eyes only.
     pub(crate) fn write(&self, dir: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
@@ -48,7 +62,8 @@ impl ServerFile {
         }
     }
 
-    fn read(dir: &Path) -> Option<Self> {
+    /// The file that the last server left, live or not.
+    pub(crate) fn read(dir: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(dir.join(NAME)).ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -126,6 +141,7 @@ mod tests {
             pid: std::process::id(),
             started_at: Timestamp(0),
             token_file: None,
+            is_background: false,
         }
     }
 

@@ -77,7 +77,7 @@ impl<'a> Desk<'a> {
             return Ok(());
         }
         let place = match (
-            &self.connection.embedded,
+            self.connection.local_dir(),
             Agent::configured(&self.context.config),
         ) {
             (None, _) => format!("the server at {}", self.connection.client.base_url()),

@@ -189,8 +189,8 @@ pub(crate) async fn fork(
     };
     let fork = connection.client.fork_session(source, &request).await?;
     connection.touch(fork.session_id);
-    if let Some(embedded) = &connection.embedded {
-        local::inherit(embedded, source, fork.session_id)?;
+    if let Some(dir) = connection.local_dir() {
+        local::inherit(dir, source, fork.session_id)?;
     }
     if printer.is_json() {
         printer.object(&fork)?;

@@ -1,0 +1,64 @@
+//! The executor of one session, in a process that outlives the editor whose prompt it executes. It
+//! ends once the session has had nothing to do for as long as an agent stays.
+
+use std::time::Duration;
+
+use tapedeck_client::Client;
+use tapedeck_domain::SessionId;
+use tokio::time::{Instant, sleep};
+
+use crate::commands::agents::Agent;
+use crate::commands::local::{self, LocalExecutor};
+use crate::commands::signals::Signals;
+use crate::context::{Background, Context};
+use crate::exit::Exit;
+
+/// Between two looks at the session.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A session that has nothing to do for less than this may be about to get its next prompt.
+const SHORTEST_STAY: Duration = Duration::from_secs(3);
+
+/// Executes a session's runs.
+pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit> {
+    let mut signals = Signals::listen()?;
+    let background = Background::enter(&context.config).await?;
+    let holder = background.holder().await?;
+    let client = holder.client()?;
+    let session = client.session(id).await?;
+    let remembered = local::remembered(background.dir(), id)?;
+    let agent = remembered.or_else(|| Agent::configured(&context.config));
+    let agent = agent.ok_or_else(local::unnamed)?;
+    let mut settings = (*context.config).clone();
+    // The person's own editor names them, on the person's own machine.
+    settings.executor.allow_session_command = true;
+    let clients = (&client, holder.client()?);
+    let mut executor = LocalExecutor::start(&settings, clients, &session, &agent)?;
+    let stay = Duration::from_secs(settings.executor.warm_seconds.into()).max(SHORTEST_STAY);
+    tokio::select! {
+        error = executor.failed() => return Err(error),
+        _asked = signals.next() => executor.end().await,
+        () = until_idle(&background, &client, id, stay) => executor.finish().await,
+    }
+    Ok(Exit::Success)
+}
+
+/// Waits until the session has had no run for a while, or is gone. The server is kept alive
+/// meanwhile: a run is under way.
+async fn until_idle(background: &Background, client: &Client, id: SessionId, stay: Duration) {
+    let mut idle_since = Instant::now();
+    while idle_since.elapsed() < stay {
+        sleep(PERIOD).await;
+        if let Err(error) = background.holder().await {
+            tracing::warn!(error = format!("{error:#}"), "acp.server_lost");
+            if !background.dir().exists() {
+                return;
+            }
+        }
+        match client.session(id).await {
+            Ok(session) if session.active_run_id.is_none() && session.queued_runs == 0 => {}
+            // Deleted.
+            Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => return,
+            Ok(_) | Err(_) => idle_since = Instant::now(),
+        }
+    }
+}
