@@ -53,6 +53,8 @@ macro_rules! on_both_stores {
 #[cfg(test)]
 mod abandoned;
 #[cfg(test)]
+mod acp;
+#[cfg(test)]
 mod agents;
 #[cfg(test)]
 mod api;

@@ -49,14 +49,18 @@ where
     let transport = Lines::new(outgoing, until_the_end(incoming, gone.clone()));
     let facade = Facade { desk, policy };
     let serving = Box::pin(connect(facade, transport));
+    let writing = async {
+        let written = writing.await;
+        // A client that reads no more has gone, which is its right.
+        gone.cancel();
+        written
+    };
     let left = async {
         gone.cancelled().await;
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {
-        served = serving => served,
-        // A client that reads no more has gone, which is its right.
-        _written = writing => Ok(()),
+        (served, _written) = async { tokio::join!(serving, writing) } => served,
         () = left => Ok(()),
     }
 }

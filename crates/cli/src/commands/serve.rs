@@ -94,14 +94,15 @@ pub(crate) async fn run_in_background(context: Context) -> anyhow::Result<Exit> 
         Some(listener) => listener,
         None => bind("127.0.0.1:0", false).await?,
     };
-    let token = format!(
-        "{:032x}{:032x}",
-        rand::random::<u128>(),
-        rand::random::<u128>()
-    );
+    let token_file = token_file(&dir);
+    // Those who knew one that was killed know its token.
+    let token = config::read_token(&token_file).unwrap_or_else(|_none| {
+        let [high, low]: [u128; 2] = rand::random();
+        Secret::new(format!("{high:032x}{low:032x}"))
+    });
     let terms = Terms {
-        token: Some(Secret::new(&token)),
-        token_file: Some(token_file(&dir)),
+        token: Some(token),
+        token_file: Some(token_file),
         ready_file: None,
         is_background: true,
     };

@@ -1,0 +1,208 @@
+//! An editor without a server of the person's own: the one in the background, and executors that
+//! outlive the editor. All of them end by themselves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::editor::Editor;
+use super::{LIMIT, ended};
+use crate::server::{Place, processes_marked};
+use crate::wait::eventually;
+
+/// What an executor waits for the next prompt.
+const STAY: &str = "3";
+
+fn command(place: &Place) -> tokio::process::Command {
+    let mut command = place.command(&["acp", "--agent", "demo", "--warm-seconds", STAY]);
+    command.arg("--data-dir").arg(place.data());
+    command.env("TAPEDECK_TIMING_SCALE", "0.2");
+    command
+}
+
+async fn editor(place: &Place) -> Editor {
+    Editor::of_command(command(place)).await
+}
+
+/// The processes of a role.
+fn of_role(place: &Place, role: &str) -> Vec<Pid> {
+    let marked = processes_marked(&format!("HOME={}", place.path("home").display()));
+    let is_of_role = |pid: &i32| {
+        let line = std::fs::read(PathBuf::from(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
+        let words: Vec<_> = line.split(|byte| *byte == 0).collect();
+        words
+            .windows(2)
+            .any(|pair| pair == [b"--role".as_slice(), role.as_bytes()])
+    };
+    marked
+        .into_iter()
+        .filter(is_of_role)
+        .map(Pid::from_raw)
+        .collect()
+}
+
+async fn nothing_runs(place: &Place) {
+    let mark = format!("HOME={}", place.path("home").display());
+    let look = async || processes_marked(&mark).is_empty().then_some(());
+    eventually("all have ended by themselves", LIMIT, look).await;
+}
+
+async fn json(place: &Place, arguments: &[&str]) -> Value {
+    let data = place.data();
+    let mut all = arguments.to_vec();
+    all.extend(["--json", "--data-dir", data.to_str().unwrap()]);
+    let output = place.run(&all).await.exits(0);
+    output.json_lines().remove(0)
+}
+
+#[tokio::test]
+async fn a_run_outlives_the_editor_that_was_killed() {
+    let place = Arc::new(Place::new());
+    let first = editor(&place).await;
+    let session = first.session(&place).await;
+    ended(first.prompt(&session, "say hello").await);
+    let running = first.prompt(&session, "slow 2; ask edit {}; say the end");
+    tokio::select! {
+        reason = running => panic!("the prompt ended: {reason:?}"),
+        () = first.hears(&session, "tick 3\n") => {}
+    }
+    first.kill().await;
+    // The agent goes on, and asks nobody.
+    eventually("the question is open", LIMIT, async || {
+        let shown = json(&place, &["sessions", "show", &session.0]).await;
+        (shown["pending_interactions"] == 1).then_some(())
+    })
+    .await;
+
+    let second = editor(&place).await;
+    second.load(&place, &session).await.unwrap();
+    assert_eq!(second.said(&session).matches("tick ").count(), 20);
+    second.asked().await.choose("allow-once");
+    second.hears(&session, "the end").await;
+    ended(second.prompt(&session, "remember").await);
+    assert!(second.leaves().await.success());
+    nothing_runs(&place).await;
+    // What they leave is a data directory like any other.
+    let shown = json(&place, &["sessions", "show", &session.0]).await;
+    assert_eq!(shown["status"], "completed");
+}
+
+#[tokio::test]
+async fn the_end_of_stdin_ends_the_editors_agent_and_not_the_run() {
+    let place = Arc::new(Place::new());
+    let first = editor(&place).await;
+    let session = first.session(&place).await;
+    let running = first.prompt(&session, "say begun; slow 2; write made.txt done");
+    tokio::select! {
+        reason = running => panic!("the prompt ended: {reason:?}"),
+        () = first.hears(&session, "tick 1\n") => {}
+    }
+    let left = std::time::Instant::now();
+    assert!(first.leaves().await.success());
+    assert!(
+        left.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        left.elapsed()
+    );
+    let made = place.work().join("made.txt");
+    let look = async || made.exists().then_some(());
+    eventually("the agent finishes its work", LIMIT, look).await;
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn a_background_server_that_is_killed_is_started_again_and_the_prompt_ends_well() {
+    let place = Arc::new(Place::new());
+    let editor = editor(&place).await;
+    let session = editor.session(&place).await;
+    let running = editor.prompt(&session, "slow 4; say the end");
+    let (reason, ()) = tokio::join!(running, async {
+        editor.hears(&session, "tick 3\n").await;
+        let servers = of_role(&place, "server");
+        assert_eq!(servers.len(), 1);
+        kill(servers[0], Signal::SIGKILL).unwrap();
+    });
+    ended(reason);
+    let said = editor.said(&session);
+    assert_eq!(said.matches("tick ").count(), 40, "{said}");
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn an_executor_that_is_killed_interrupts_the_run_and_the_next_prompt_goes_on() {
+    let place = Arc::new(Place::new());
+    let editor = editor(&place).await;
+    let session = editor.session(&place).await;
+    let running = editor.prompt(&session, "slow 600");
+    let (reason, ()) = tokio::join!(running, async {
+        editor.hears(&session, "tick 3\n").await;
+        let executors = of_role(&place, "executor");
+        assert_eq!(executors.len(), 1);
+        kill(executors[0], Signal::SIGKILL).unwrap();
+    });
+    let error = reason.unwrap_err();
+    assert_eq!(i32::from(error.code), -32603);
+    assert!(error.message.contains("interrupted"), "{error:?}");
+    ended(editor.prompt(&session, "say again").await);
+    assert!(editor.said(&session).ends_with("again"));
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn other_commands_work_beside_an_editor() {
+    let place = Arc::new(Place::new());
+    let (here, there) = (editor(&place).await, editor(&place).await);
+    let session = here.session(&place).await;
+    there.load(&place, &session).await.unwrap();
+    ended(there.prompt(&session, "say from there").await);
+    here.hears(&session, "from there").await;
+    assert_eq!(of_role(&place, "server").len(), 1, "they share one");
+    let data = place.data();
+    let run = [
+        "run",
+        "--goal",
+        "say beside",
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+    ];
+    let run: Vec<_> = run.into_iter().chain([data.to_str().unwrap()]).collect();
+    let output = place.run(&run).await.exits(0);
+    assert!(output.out.contains("beside"), "{}", output.out);
+    // The session of the command can be gone on with in the editor.
+    let id = output.json_lines().last().unwrap()["session_id"].clone();
+    let id = agent_client_protocol::v1::schema::SessionId::new(id.as_str().unwrap().to_owned());
+    here.load(&place, &id).await.unwrap();
+    assert_eq!(here.said(&id), "beside");
+    ended(here.prompt(&id, "say more").await);
+    assert!(here.leaves().await.success());
+    assert!(there.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn a_wrong_command_line_is_told_before_the_protocol_begins() {
+    let place = Place::new();
+    let data = place.data();
+    let data = data.to_str().unwrap();
+    let unnamed = place.run(&["acp", "--data-dir", data]).await.exits(2);
+    assert!(
+        unnamed.out.is_empty() && unnamed.err.contains("--agent"),
+        "{}",
+        unnamed.err
+    );
+    let both = ["acp", "--agent", "demo", "--server", "http://127.0.0.1:1"];
+    let both = place.run(&both).await.exits(2);
+    assert!(
+        both.out.is_empty() && both.err.contains("executors choose"),
+        "{}",
+        both.err
+    );
+}
