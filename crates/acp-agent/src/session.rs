@@ -2,6 +2,7 @@
 //! editor in order, and everything else (answers, questions) takes its place in that order. It holds
 //! no truth of its own: what it loses with its process is told again by the log.
 
+mod asking;
 mod commands;
 mod turn;
 
@@ -15,7 +16,7 @@ use agent_client_protocol::v1::schema::{
 };
 use agent_client_protocol::v1::{ConnectionTo, Responder};
 use agent_client_protocol::{Client as Editor, Error};
-use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
@@ -392,112 +393,15 @@ impl Session {
         if self.active_run == event.run_id {
             self.active_run = None;
         }
-        self.pending
-            .retain(|question| Some(question.run_id) != event.run_id);
-        self.asked.retain(|_, (run_id, withdrawal)| {
-            let stays = Some(*run_id) != event.run_id;
-            if !stays {
-                withdrawal.abort();
-            }
-            stays
-        });
+        self.withdraw_all_of(event.run_id);
         if is_own {
             self.out.push_back(Out::TurnEnded(event));
         }
     }
 
-    /// An agent asks something.
-    fn asked_for(&mut self, event: &StreamEvent) {
-        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
-        let (Some(id), Some(run_id)) = (id, event.run_id) else {
-            return;
-        };
-        // What a policy or a rule has answered already needs nobody.
-        if event.text("status") != Some("pending") {
-            return;
-        }
-        let request = Value::Object(event.data.clone());
-        let question = Question {
-            id,
-            run_id,
-            request,
-        };
-        if self.is_live {
-            self.out.push_back(Out::Ask(question));
-        } else {
-            self.pending.push(question);
-        }
-    }
-
-    /// A question was answered or has ended, wherever.
-    fn answered(&mut self, event: &StreamEvent) {
-        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
-        let Some(id): Option<InteractionId> = id else {
-            return;
-        };
-        self.pending.retain(|question| question.id != id);
-        self.out
-            .retain(|out| !matches!(out, Out::Ask(question) if question.id == id));
-        if let Some((_, withdrawal)) = self.asked.remove(&id) {
-            withdrawal.abort();
-        }
-    }
-
-    /// Puts a question to the person. The tool call it is about is told first.
-    fn ask(&mut self, question: Question) {
-        let (call, told) = self.mapping.asked_about(question.run_id, &question.request);
-        let has_call = question.request["tool_call"]["call_id"].is_string();
-        let session = self.acp_id.clone();
-        let asking = if !question.is_form() {
-            if let Some(told) = told {
-                // The question comes back to the front once that is sent.
-                self.out.push_front(Out::Ask(question));
-                self.out.push_front(Out::Update(Box::new(told)));
-                return;
-            }
-            Some(Question::permission(session, call))
-        } else if self.desk.wants().forms {
-            question.form(session, Some(call).filter(|_| has_call && told.is_none()))
-        } else {
-            None
-        };
-        let Some(asking) = asking else {
-            return self.ask_elsewhere(&question);
-        };
-        let answer = asking.ask(self.editor.clone(), self.client.clone(), question.id);
-        let (withdrawal, registration) = AbortHandle::new_pair();
-        self.asked
-            .insert(question.id, (question.run_id, withdrawal));
-        let answer = Abortable::new(answer, registration);
-        let task = answer.map(|left| match left {
-            Ok(left) => Done::Question(question, left),
-            Err(_withdrawn) => Done::Nothing,
-        });
-        self.tasks.push(task.boxed());
-    }
-
-    /// Says where a question can be answered that the editor can't show.
-    fn ask_elsewhere(&mut self, question: &Question) {
-        let message = question.request["message"].as_str().unwrap_or_default();
-        let id = question.id;
-        let text = format!(
-            "The agent asks: {message}\nThis editor can't show its form; answer it with \
-             `tapedeck approvals answer {id}`."
-        );
-        let remark = self.mapping.remark(&format!("{id}/form"), &text);
-        self.out.push_front(Out::Update(Box::new(remark)));
-    }
-
     fn done(&mut self, done: Done) {
         match done {
-            Done::Question(question, left) => {
-                self.asked.remove(&question.id);
-                match left {
-                    Left::Answered | Left::Unasked => {}
-                    Left::Unfit => self.out.push_back(Out::Ask(question)),
-                    Left::Cancelled => self.turn_given_up(question.run_id),
-                }
-            }
+            Done::Question(question, left) => self.left(question, left),
             Done::Changed(session) => {
                 let changed = self
                     .choices
