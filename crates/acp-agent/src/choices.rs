@@ -40,10 +40,10 @@ const POLICIES: [(ApprovalPolicy, &str, &str); 3] = [
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choices {
     policy: ApprovalPolicy,
-    /// The agent's options as it last reported them.
+    /// The agent's options as it last reported them, with what the session has asked for since.
     options: Vec<SessionConfigOption>,
-    /// What the session asks of them, which holds from the next run on.
-    wished: Map<String, Value>,
+    /// The session's settings for the agent, which hold from the next run on.
+    agent: Map<String, Value>,
     /// Whether the editor takes options that are yes or no.
     takes_booleans: bool,
 }
@@ -58,7 +58,7 @@ impl Choices {
         Self {
             policy,
             options: Vec::new(),
-            wished: wishes(agent),
+            agent: agent.clone(),
             takes_booleans,
         }
     }
@@ -85,7 +85,7 @@ impl Choices {
         let theirs = self.options.iter().filter(|option| {
             self.takes_booleans || !matches!(option.kind, SessionConfigKind::Boolean(_))
         });
-        options.extend(theirs.cloned().map(|option| self.as_wished(option)));
+        options.extend(theirs.cloned());
         options
     }
 
@@ -99,6 +99,33 @@ impl Choices {
         Some(self.update())
     }
 
+    /// The agent reports its mode, which some do beside their options.
+    pub(crate) fn mode_reported(&mut self, mode: &str) -> Option<SessionUpdate> {
+        let before = self.options.clone();
+        let is_mode = |option: &&mut SessionConfigOption| setting_of(option) == Setting::Mode;
+        for option in self.options.iter_mut().filter(is_mode) {
+            set(option, &json!(mode));
+        }
+        (before != self.options).then(|| self.update())
+    }
+
+    /// Shows what the session asks of its agent in place of what the agent last said.
+    pub(crate) fn show_wishes(&mut self) {
+        for option in &mut self.options {
+            let wished = match setting_of(option) {
+                Setting::Mode => self.agent.get("mode"),
+                Setting::Model => self.agent.get("model"),
+                Setting::Option => {
+                    let options = self.agent.get("options");
+                    options.and_then(|options| options.get(option.id.0.as_ref()))
+                }
+            };
+            if let Some(wished) = wished {
+                set(option, wished);
+            }
+        }
+    }
+
     /// The session was changed by somebody; gives the updates if that is to be seen here.
     pub(crate) fn changed(
         &mut self,
@@ -107,7 +134,10 @@ impl Choices {
     ) -> Vec<SessionUpdate> {
         let before = self.clone();
         self.policy = policy;
-        self.wished = wishes(agent);
+        if self.agent != *agent {
+            self.agent.clone_from(agent);
+            self.show_wishes();
+        }
         let mut updates = Vec::new();
         if before.policy != self.policy {
             let mode = CurrentModeUpdate::new(policy.as_str());
@@ -144,13 +174,25 @@ impl Choices {
         if id == APPROVALS {
             return Self::set_mode(value.as_str().unwrap_or_default());
         }
-        if !self.options.iter().any(|option| option.id.0.as_ref() == id) {
+        let option = self
+            .options
+            .iter()
+            .find(|option| option.id.0.as_ref() == id);
+        let Some(option) = option else {
             return Err(invalid(format!("there is no option `{id}`")));
-        }
-        let mut wished = self.wished.clone();
-        wished.insert(id.to_owned(), value);
+        };
+        let (name, value) = match setting_of(option) {
+            Setting::Mode => ("mode", value),
+            Setting::Model => ("model", value),
+            Setting::Option => {
+                let options = self.agent.get("options").and_then(Value::as_object);
+                let mut options = options.cloned().unwrap_or_default();
+                options.insert(id.to_owned(), value);
+                ("options", Value::Object(options))
+            }
+        };
         Ok(UpdateSessionRequest {
-            agent: Some(Map::from_iter([("options".to_owned(), wished.into())])),
+            agent: Some(Map::from_iter([(name.to_owned(), value)])),
             ..UpdateSessionRequest::default()
         })
     }
@@ -158,25 +200,34 @@ impl Choices {
     fn update(&self) -> SessionUpdate {
         SessionUpdate::ConfigOptionUpdate(ConfigOptionUpdate::new(self.options()))
     }
+}
 
-    fn as_wished(&self, mut option: SessionConfigOption) -> SessionConfigOption {
-        let wished = self.wished.get(option.id.0.as_ref());
-        match (&mut option.kind, wished) {
-            (SessionConfigKind::Select(select), Some(Value::String(value))) => {
-                select.current_value = value.clone().into();
-            }
-            (SessionConfigKind::Boolean(boolean), Some(Value::Bool(value))) => {
-                boolean.current_value = *value;
-            }
-            _ => {}
-        }
-        option
+/// The setting of a session that an agent's option is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Mode,
+    Model,
+    Option,
+}
+
+fn setting_of(option: &SessionConfigOption) -> Setting {
+    match &option.category {
+        Some(SessionConfigOptionCategory::Mode) => Setting::Mode,
+        Some(SessionConfigOptionCategory::Model) => Setting::Model,
+        Some(_) | None => Setting::Option,
     }
 }
 
-fn wishes(agent: &Map<String, Value>) -> Map<String, Value> {
-    let options = agent.get("options").and_then(Value::as_object);
-    options.cloned().unwrap_or_default()
+fn set(option: &mut SessionConfigOption, value: &Value) {
+    match (&mut option.kind, value) {
+        (SessionConfigKind::Select(select), Value::String(value)) => {
+            select.current_value = value.clone().into();
+        }
+        (SessionConfigKind::Boolean(boolean), Value::Bool(value)) => {
+            boolean.current_value = *value;
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -188,7 +239,9 @@ mod tests {
         let options = json!([{"id": "effort", "name": "Effort", "type": "select",
             "currentValue": "low", "options": [{"value": "low", "name": "Low"},
             {"value": "high", "name": "High"}]},
-            {"id": "web", "name": "Web", "type": "boolean", "currentValue": true}]);
+            {"id": "web", "name": "Web", "type": "boolean", "currentValue": true},
+            {"id": "m", "name": "Mode", "type": "select", "category": "mode", "currentValue": "ask",
+            "options": [{"value": "ask", "name": "Ask"}, {"value": "plan", "name": "Plan"}]}]);
         assert!(choices.reported(&options).is_some());
         assert!(choices.reported(&options).is_none());
         choices
@@ -227,7 +280,7 @@ mod tests {
         let mut choices = choices();
         assert_eq!(
             shown(&choices),
-            json!({"tapedeck.approvals": "interactive", "effort": "low"})
+            json!({"tapedeck.approvals": "interactive", "effort": "low", "m": "ask"})
         );
         let value = SessionConfigOptionValue::value_id("high");
         let change = choices.set_option("effort", &value).unwrap();
@@ -237,10 +290,25 @@ mod tests {
         assert_eq!(updates.len(), 2, "{updates:?}");
         assert_eq!(
             shown(&choices),
-            json!({"tapedeck.approvals": "yolo", "effort": "high"})
+            json!({"tapedeck.approvals": "yolo", "effort": "high", "m": "ask"})
         );
         assert!(choices.changed(ApprovalPolicy::Yolo, &agent).is_empty());
         let error = choices.set_option("speed", &value).unwrap_err();
         assert_eq!(i32::from(error.code), -32602);
+    }
+
+    #[test]
+    fn an_option_for_the_mode_is_the_sessions_mode_and_the_agents_word_counts_last() {
+        let mut choices = choices();
+        let value = SessionConfigOptionValue::value_id("plan");
+        let agent = choices.set_option("m", &value).unwrap().agent.unwrap();
+        assert_eq!(json!(agent), json!({"mode": "plan"}));
+        choices.changed(ApprovalPolicy::Interactive, &agent);
+        assert_eq!(shown(&choices)["m"], "plan");
+        assert!(choices.mode_reported("ask").is_some());
+        assert!(choices.mode_reported("ask").is_none());
+        assert_eq!(shown(&choices)["m"], "ask");
+        choices.show_wishes();
+        assert_eq!(shown(&choices)["m"], "plan");
     }
 }

@@ -19,7 +19,7 @@ use agent_client_protocol::{Client as Editor, Error};
 use futures::future::{AbortHandle, BoxFuture};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use tapedeck_client::{Client, Follow, Follower, Frame, Start as From, StreamEvent, StreamOptions};
 use tapedeck_domain::interaction::InteractionStatus;
 use tapedeck_domain::{InteractionId, RunId, SessionId};
@@ -106,6 +106,7 @@ pub(crate) async fn attach(
         is_live: matches!(start, Start::New),
         opening: Some(start).filter(|start| !matches!(start, Start::New)),
         title: attaching.session.title,
+        are_choices_old: false,
         client: attaching.client,
         desk: Arc::clone(&desk),
         id,
@@ -188,6 +189,8 @@ enum Worked {
 enum Done {
     /// A question left the editor.
     Question(Question, Left),
+    /// A run waits, and for whom.
+    Waits(RunId, String),
     /// The session as it stands, after somebody changed it.
     Changed(Box<SessionResponse>),
     Nothing,
@@ -212,6 +215,8 @@ struct Session {
     /// Whether what comes is news.
     is_live: bool,
     title: Option<String>,
+    /// Whether the session's settings were changed after its agent last said what it offers.
+    are_choices_old: bool,
     /// The prompt that the editor awaits the end of.
     turn: Option<Turn>,
     /// What has to be known before the log goes on.
@@ -371,12 +376,19 @@ impl Session {
             .is_some_and(|turn| turn.is_of(event.run_id));
         match event.kind.as_str() {
             "RunRequested" => self.active_run = event.run_id,
+            "RunClaimed" => self.claimed(event.run_id),
             "ApprovalRequest" => self.asked_for(&event),
             "ApprovalResponse" => self.answered(&event),
             "SessionConfigChanged" if self.is_live => self.look_at_settings(),
-            "agent.options" => {
-                let options = event.data.get("options").unwrap_or(&Value::Null);
-                let update = self.choices.reported(options);
+            // What the session asks for since is told in place of what its agent said before.
+            "SessionConfigChanged" => self.are_choices_old = true,
+            "agent.options" | "agent.mode" => {
+                let update = match (event.data.get("options"), event.text("mode")) {
+                    (Some(options), _) => self.choices.reported(options),
+                    (None, Some(mode)) => self.choices.mode_reported(mode),
+                    (None, None) => None,
+                };
+                self.are_choices_old = false;
                 // The answer to the request that opens the session tells the last of them.
                 self.push(update.filter(|_| self.opening.is_none()));
             }
@@ -402,6 +414,7 @@ impl Session {
     fn done(&mut self, done: Done) {
         match done {
             Done::Question(question, left) => self.left(question, left),
+            Done::Waits(run_id, reason) => self.waits(run_id, &reason),
             Done::Changed(session) => {
                 let changed = self
                     .choices
@@ -431,6 +444,9 @@ impl Session {
 
     /// Answers the request that opened the session.
     fn opened(&mut self) -> Result<(), Error> {
+        if self.are_choices_old {
+            self.choices.show_wishes();
+        }
         let (modes, options) = (self.choices.modes(), self.choices.options());
         let state = json!({"activeRunId": self.active_run});
         let meta = serde_json::Map::from_iter([("tapedeck".to_owned(), state)]);

@@ -101,6 +101,22 @@ text_enum! {
     }
 }
 
+impl Unservable {
+    /// Why the run waits, in words for the person who waits with it.
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::NoExecutor => {
+                "no executor of its kind and pool is in touch; start one with `tapedeck executor`"
+            }
+            Self::PinOffline => "the executor that it is pinned to is not in touch",
+            Self::PinElsewhere => "the executor that it is pinned to is of another kind or pool",
+            Self::Labels => "no executor carries the labels that it asks for",
+            Self::Draining => "every executor that could take it is draining",
+            Self::Unacknowledged => "executors took it and were not heard of again",
+        }
+    }
+}
+
 /// Says why none of the executors that were `seen` lately can serve a target; `None` where one can.
 pub fn unservable(target: &ExecutorTarget, seen: &[Executor]) -> Option<Unservable> {
     let pinned = target.executor_id.as_ref();

@@ -213,6 +213,10 @@ async fn a_choice_counts_as_the_agent_shows_it() {
         let played = stage.play().await;
         if holds {
             assert_eq!(played.text(), "x", "{:?}", played.outcome);
+            // What there is to choose from is in the log, as it stands.
+            let mut told = played.events.iter();
+            let offered = told.rfind(|event| event.kind == "agent.options");
+            assert_eq!(offered.unwrap().payload["options"], options("big"));
         } else {
             let text = "took model `big`, but does not show it";
             played.assert_failed(FailureCode::AgentChoiceUnconfirmed, text);

@@ -423,3 +423,18 @@ async fn a_form_is_filled_in_at_the_editor() {
     assert_eq!(reason.unwrap(), StopReason::MaxTokens);
     assert!(editor.leaves().await.success());
 }
+
+#[tokio::test]
+async fn a_run_that_nobody_takes_says_why_and_can_be_cancelled() {
+    let place = std::sync::Arc::new(crate::server::Place::new());
+    let server = crate::server::Server::start(&place).await;
+    let editor = Editor::start(&place, &["--server", &server.url()]).await;
+    let session = editor.session(&place).await;
+    let running = editor.prompt(&session, "say hello");
+    let (reason, ()) = tokio::join!(running, async {
+        editor.hears(&session, "The run waits: no executor").await;
+        editor.cancel(&session);
+    });
+    assert_eq!(reason.unwrap(), StopReason::Cancelled);
+    assert!(editor.leaves().await.success());
+}

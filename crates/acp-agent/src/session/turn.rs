@@ -2,6 +2,7 @@
 //! last update of the run and says honestly how it ended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_client_protocol::Error;
 use agent_client_protocol::v1::Responder;
@@ -10,12 +11,15 @@ use futures::FutureExt as _;
 use serde_json::json;
 use tapedeck_client::StreamEvent;
 use tapedeck_domain::RunId;
+use tapedeck_domain::queue::Unservable;
 use tapedeck_protocol::run::{AcceptedResponse, PromptRequest, RunResponse};
 use tapedeck_protocol::session::{Change, UpdateSessionRequest};
 
 use super::{Done, Session, Worked};
 use crate::failure::{failed, of_call, of_host, unfit};
 
+/// How long a run may wait before anybody is told why.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Characters of a prompt that become the session's title.
 const TITLE_CHARS: usize = 80;
 
@@ -31,6 +35,8 @@ pub(super) struct Turn {
     /// Its run, once it is admitted.
     run_id: Option<RunId>,
     is_cancelled: bool,
+    /// Whether an executor has had it.
+    is_claimed: bool,
 }
 
 impl Turn {
@@ -56,6 +62,7 @@ impl Session {
             responder,
             run_id: None,
             is_cancelled: false,
+            is_claimed: false,
         });
         if self.title.is_none() {
             self.name_after(&text);
@@ -83,6 +90,7 @@ impl Session {
                 if let Some(turn) = &mut self.turn {
                     turn.run_id = Some(accepted.run_id);
                 }
+                self.watch(accepted.run_id);
                 self.cancel_turn();
             }
             Worked::Admitted(Err(error)) => self.fail_turn(error),
@@ -90,6 +98,47 @@ impl Session {
                 let Some(turn) = self.turn.take() else { return };
                 let _closed = turn.responder.respond_with_result(answer_of(*outcome));
             }
+        }
+    }
+
+    /// Looks from time to time whether anybody can serve a run that waits.
+    fn watch(&mut self, run_id: RunId) {
+        let client = self.client.clone();
+        let task = async move {
+            loop {
+                tokio::time::sleep(PATIENCE).await;
+                match client.run(run_id).await {
+                    Ok(run) if run.claimed_at.is_some() || run.status.is_terminal() => {
+                        return Done::Nothing;
+                    }
+                    Ok(run) => {
+                        if let Some(reason) = run.unservable {
+                            return Done::Waits(run_id, reason);
+                        }
+                    }
+                    // The log tells when the server is back.
+                    Err(_away) => {}
+                }
+            }
+        };
+        self.tasks.push(task.boxed());
+    }
+
+    /// An executor has the run.
+    pub(super) fn claimed(&mut self, run_id: Option<RunId>) {
+        if let Some(turn) = self.turn.as_mut().filter(|turn| turn.is_of(run_id)) {
+            turn.is_claimed = true;
+        }
+    }
+
+    /// Says why nobody takes a run that still waits.
+    pub(super) fn waits(&mut self, run_id: RunId, reason: &str) {
+        let turn = self.turn.as_ref().filter(|turn| turn.is_of(Some(run_id)));
+        if turn.is_some_and(|turn| !turn.is_claimed) {
+            let known = reason.parse().ok().map(Unservable::explanation);
+            let text = format!("The run waits: {}", known.unwrap_or(reason));
+            let remark = self.mapping.remark(&format!("{run_id}/waits"), &text);
+            self.push([remark]);
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tapedeck_client::Client;
 use tapedeck_domain::RunId;
+use tapedeck_domain::queue::Unservable;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
 use crate::output::Printer;
@@ -73,24 +74,14 @@ impl Waiting {
 }
 
 fn sentence(reason: &str) -> String {
-    let why = match reason {
-        "no_executor" => {
-            "no executor of its kind and pool is in touch; start one with `tapedeck executor`"
-        }
-        "pin_offline" => "the executor that it is pinned to is not in touch",
-        "pin_elsewhere" => "the executor that it is pinned to is of another kind or pool",
-        "labels" => "no executor carries the labels that it asks for",
-        "draining" => "every executor that could take it is draining",
-        "unacknowledged" => "executors took it and were not heard of again",
-        other => return format!("the run waits: {other}"),
-    };
-    format!("the run waits: {why}")
+    // A later server may have further reasons.
+    let known = reason.parse().ok().map(Unservable::explanation);
+    format!("the run waits: {}", known.unwrap_or(reason))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tapedeck_domain::queue::Unservable;
 
     #[test]
     fn every_reason_has_its_sentence() {

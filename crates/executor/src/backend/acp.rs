@@ -10,6 +10,7 @@ mod elicitation;
 mod files;
 mod finish;
 mod handshake;
+mod offer;
 mod permission;
 mod rpc;
 mod services;

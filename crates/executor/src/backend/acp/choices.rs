@@ -189,6 +189,11 @@ impl Choices {
         })
     }
 
+    /// The options in the present shape, as they stand.
+    pub(super) fn options(&self) -> &[Value] {
+        &self.options
+    }
+
     /// Mode, model and options as they stand, for the run's result.
     pub(super) fn summary(&self) -> Map<String, Value> {
         let mut summary = Map::new();

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::choices::{Missing, Wish, wishes};
 use super::connection::Connection;
 use super::handshake::{Hello, call, needs_authentication};
+use super::offer::offer;
 use super::rpc::{CallError, RpcError};
 use crate::backend::{AgentEvent, Failure, FailureCode, McpServer, Turn};
 use crate::place;
@@ -115,6 +116,12 @@ impl Opening<'_> {
         };
         self.connection.emit(early).await;
         self.settle(&answered.session_id).await?;
+        let offered = offer(&answered.answer, self.connection.updates().choices());
+        if !offered.is_empty() {
+            let options = json!({"options": offered});
+            let event = AgentEvent::new("agent.options", options, self.redactor);
+            self.connection.emit(vec![event]).await;
+        }
         let state = AgentState {
             session_id: answered.session_id,
             agent_name: self.hello.name.clone(),
