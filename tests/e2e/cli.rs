@@ -459,6 +459,7 @@ async fn the_help_is_as_documented() {
         "repl",
         "resume",
         "attach",
+        "acp",
         "sessions",
         "sessions list",
         "sessions show",
