@@ -78,6 +78,10 @@ pub(crate) enum Command {
     Resume(commands::resume::Args),
     Attach(commands::attach::Args),
     /// Be an agent for editors, over ACP on stdio, with sessions that last
+    ///
+    /// An editor starts this command like any ACP agent. The agent that does the work is named here
+    /// and runs on this machine, or with `--server` is the server's executors' choice. A run goes on
+    /// when the editor is closed; when the editor loads the session again, it sees the rest.
     Acp(commands::acp::Args),
     /// Sessions and their logs
     #[command(subcommand)]

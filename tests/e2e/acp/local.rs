@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_client_protocol::v1::schema::{NewSessionRequest, SessionId};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -178,13 +179,68 @@ async fn other_commands_work_beside_an_editor() {
     assert!(output.out.contains("beside"), "{}", output.out);
     // The session of the command can be gone on with in the editor.
     let id = output.json_lines().last().unwrap()["session_id"].clone();
-    let id = agent_client_protocol::v1::schema::SessionId::new(id.as_str().unwrap().to_owned());
+    let id = SessionId::new(id.as_str().unwrap().to_owned());
     here.load(&place, &id).await.unwrap();
     assert_eq!(here.said(&id), "beside");
     ended(here.prompt(&id, "say more").await);
     assert!(here.leaves().await.success());
     assert!(there.leaves().await.success());
     nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn a_command_that_works_on_the_directory_by_itself_is_named_as_the_obstacle() {
+    let place = Arc::new(Place::new());
+    let data = place.data();
+    let run = [
+        "run",
+        "--goal",
+        "slow 600",
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+    ];
+    let run: Vec<_> = run.into_iter().chain([data.to_str().unwrap()]).collect();
+    let mut alone = place.start("alone", place.command(&run));
+    let speaks = async || alone.log().contains("tick 1").then_some(());
+    eventually("the command works", LIMIT, speaks).await;
+    let editor = editor(&place).await;
+    let refused = editor.ask(NewSessionRequest::new(place.work())).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(i32::from(refused.code), -32603);
+    assert!(
+        refused.message.contains("another command works there"),
+        "{refused:?}"
+    );
+    // Once that has ended the same editor goes on.
+    alone.kill().await;
+    let session = editor.session(&place).await;
+    ended(editor.prompt(&session, "say hello").await);
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn the_most_talkative_log_has_no_prompt_in_it() {
+    let place = Arc::new(Place::new());
+    let log = place.path("talk.log");
+    let mut talkative = command(&place);
+    talkative
+        .args(["--log", "trace"])
+        .stderr(std::fs::File::create(&log).unwrap());
+    let editor = Editor::of_command(talkative).await;
+    let session = editor.session(&place).await;
+    ended(editor.prompt(&session, "say xylophone; usage").await);
+    assert!(editor.said(&session).contains("xylophone"));
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+    for file in [log, place.data().join("background.log")] {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(!text.is_empty());
+        let line = text.lines().find(|line| line.contains("xylophone"));
+        assert_eq!(line, None, "{}", file.display());
+    }
 }
 
 #[tokio::test]

@@ -20,10 +20,6 @@ use crate::exit::Exit;
 use local::LocalHost;
 
 /// Be an agent for editors, over ACP on stdio, with sessions that last.
-///
-/// An editor starts this command like any ACP agent. The agent that does the work is named here and
-/// runs on this machine, or with `--server` is the server's executors' choice. A run goes on when
-/// the editor is closed; when it loads the session again, it sees the rest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

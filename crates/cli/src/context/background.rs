@@ -25,6 +25,8 @@ const LOG_BYTES: u64 = 4 << 20;
 /// How long a server may take to start, or to end before the next one.
 const START: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(25);
+/// Servers that end at once before it is said to be no use.
+const MOST_STARTS: u32 = 3;
 /// How long a server waits for the next who needs it, on the configured scale.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -110,6 +112,7 @@ impl Background {
     pub(crate) async fn holder(&self) -> anyhow::Result<Server> {
         let deadline = Instant::now() + START;
         let mut starting: Option<Child> = None;
+        let mut refused = 0;
         loop {
             if let Some(file) = ServerFile::of_live_server(&self.dir).await? {
                 let token = file.token_file.as_deref().map(config::read_token);
@@ -122,13 +125,14 @@ impl Background {
             if has_ended {
                 // Another was faster, or a process works on the directory by itself.
                 starting = None;
+                refused += 1;
                 sleep(PAUSE * 8).await;
             } else if starting.is_none() {
                 starting = Some(detached(&self.dir, &["--role", "server"])?);
             } else {
                 sleep(PAUSE).await;
             }
-            if Instant::now() >= deadline {
+            if refused >= MOST_STARTS || Instant::now() >= deadline {
                 return Err(self.cannot_start());
             }
         }
