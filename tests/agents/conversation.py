@@ -3,7 +3,8 @@
 
 A prompt whose tool call is allowed through the API; a slow stream that is cancelled; one whose server
 is killed and started again; one that loses its executor by SIGKILL, is interrupted, and is resumed by
-a new executor to its end. Standard library only; every wait has a bound; only processes started here are ended, found by pid and by a mark in their
+a new executor to its end; then the same agent behind an editor, whose server restarts in the middle
+of a prompt. Standard library only; every wait has a bound; only processes started here are ended, found by pid and by a mark in their
 environment. Started by `run`.
 """
 import argparse
@@ -20,6 +21,7 @@ import urllib.parse
 import uuid
 
 import profiles
+from editor import Editor
 
 LEASE_SECONDS = 10
 TERMINAL = ("completed", "failed", "cancelled", "interrupted")
@@ -219,6 +221,15 @@ class Bench:
             arguments += ["--agent-mode", self.profile["mode"]]
         return self.start(name, arguments)
 
+    def editor(self, url):
+        with open(os.path.join(self.options.work, "editor.log"), "wb") as log:
+            process = subprocess.Popen([self.options.tapedeck, "acp", "--server", url],
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                       env=self.env, start_new_session=True)
+        process.label = "editor"
+        self.started.append(process)
+        return Editor(process)
+
     def end(self, process, seconds):
         """Asks the process to end; how it did, or None where it had to be killed."""
         if process.poll() is None:
@@ -269,6 +280,7 @@ class Conversation:
         outlived = self.lose_server()
         interrupted = self.lose_executor()
         resumed = self.resume(interrupted)
+        self.at_the_editor()
         self.whole_log({asked: "completed", cancelled: "cancelled", outlived: "completed",
                         interrupted: "interrupted", resumed: "completed"})
         self.finish()
@@ -460,6 +472,40 @@ class Conversation:
                     "Go on and finish." in asked and "Tell me a long story." in asked
                     and os.path.basename(self.file) in asked, asked[-1500:])
         return run
+
+    def at_the_editor(self):
+        report = self.report
+        editor = self.bench.editor(self.url)
+        hello = editor.call("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
+        report.must("an editor is answered by its agent", hello and "result" in hello, hello)
+        made = editor.call("session/new", {"cwd": self.bench.workspace, "mcpServers": []})
+        report.must("it gets a session", made and "result" in made, made)
+        session = made["result"]["sessionId"]
+        file = os.path.join(self.bench.workspace, "made-at-the-editor.txt")
+        editor.prompt(session, 'Make a file. [[mock:shell cmd="printf made > %s"]]' % file)
+        answer = editor.answer(120) or {}
+        report.step("its prompt ends well", answer.get("result", {}).get("stopReason") == "end_turn",
+                    answer)
+        report.step("the agent asked there, about a tool call that was told", editor.asked
+                    and editor.asked[0]["toolCall"]["toolCallId"] in
+                    [update.get("toolCallId") for update in editor.updates], editor.asked)
+        report.step("the tool has written its file", os.path.exists(file))
+        del editor.updates[:]
+        editor.prompt(session, "Tell me of the woods. [[mock:text n=60 delay=0.1]]")
+        report.must("the next one streams", wait_for(60, editor.text), editor.updates)
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.wait(10)
+        address = urllib.parse.urlsplit(self.url).netloc
+        self.server, url = self.bench.server("server-3", address)
+        report.must("its server is killed and takes its place again", url == self.url, url)
+        answer = editor.answer(120) or {}
+        report.step("the prompt ends well in spite of that",
+                    answer.get("result", {}).get("stopReason") == "end_turn", answer)
+        report.step("the answer is whole", editor.text().count("MOCK END.") == 1, editor.text())
+        editor.process.stdin.close()
+        wait_for(5, lambda: editor.process.poll() is not None)
+        report.step("the editor's agent ends with it", editor.process.poll() == 0)
+        report.step("it wrote nothing but messages", not editor.noise, editor.noise)
 
     def whole_log(self, runs):
         report = self.report
