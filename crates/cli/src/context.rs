@@ -115,36 +115,46 @@ impl Context {
 
     /// A client of the server, or of a control plane that now starts in this process.
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
-        let Some(server) = self.server().await? else {
-            let embedded = Embedded::open(&self.config).await?;
-            return Ok(Connection {
-                client: embedded.client()?,
-                embedded: Some(embedded),
-                background: None,
-            });
-        };
-        if !server.is_background {
-            return Ok(Connection {
-                client: server.client()?,
-                embedded: None,
-                background: None,
-            });
+        match self.server().await? {
+            Some(server) if server.is_background => {
+                let background = Background::enter(&self.config).await?;
+                // It may have ended before it was needed here.
+                match background.live().await? {
+                    Some(server) => Connection::of_server(&server, Some(background)),
+                    None => self.embed().await,
+                }
+            }
+            Some(server) => Connection::of_server(&server, None),
+            None => self.embed().await,
         }
-        let background = Background::enter(&self.config).await?;
-        // It may have ended before it was needed here.
-        let server = background.holder().await?;
+    }
+
+    async fn embed(&self) -> anyhow::Result<Connection> {
+        let embedded = Embedded::open(&self.config).await?;
         Ok(Connection {
-            client: server.client()?,
-            embedded: None,
-            background: Some(InBackground {
-                background,
-                heartbeat_client: server.client()?,
-            }),
+            client: embedded.client()?,
+            embedded: Some(embedded),
+            background: None,
         })
     }
 }
 
 impl Connection {
+    fn of_server(server: &Server, background: Option<Background>) -> anyhow::Result<Self> {
+        let background = background.map(|background| {
+            let heartbeat_client = server.client()?;
+            anyhow::Ok(InBackground {
+                background,
+                heartbeat_client,
+            })
+        });
+        Ok(Self {
+            client: server.client()?,
+            embedded: None,
+            background: background.transpose()?,
+        })
+    }
+
     /// The data directory, where this process brings the executor: there is no server, or only one
     /// in the background of editors.
     pub(crate) fn local_dir(&self) -> Option<&Path> {

@@ -135,6 +135,38 @@ async fn a_background_server_that_is_killed_is_started_again_and_the_prompt_ends
 }
 
 #[tokio::test]
+async fn a_run_outlives_its_editor_and_its_server() {
+    let place = Arc::new(Place::new());
+    let first = editor(&place).await;
+    let session = first.session(&place).await;
+    let running = first.prompt(&session, "slow 4; write made.txt done; say the end");
+    tokio::select! {
+        reason = running => panic!("the prompt ended: {reason:?}"),
+        () = first.hears(&session, "tick 3\n") => {}
+    }
+    first.kill().await;
+    let killed = of_role(&place, "server");
+    kill(killed[0], Signal::SIGKILL).unwrap();
+    // Nobody is left but the executor, which needs a server to tell.
+    eventually("the executor has started a server", LIMIT, async || {
+        let servers = of_role(&place, "server");
+        (servers.len() == 1 && servers != killed).then_some(())
+    })
+    .await;
+    let made = place.work().join("made.txt");
+    let look = async || made.exists().then_some(());
+    eventually("the agent finishes its work", LIMIT, look).await;
+    let second = editor(&place).await;
+    second.load(&place, &session).await.unwrap();
+    second.hears(&session, "the end").await;
+    assert_eq!(second.said(&session).matches("tick ").count(), 40);
+    assert!(second.leaves().await.success());
+    nothing_runs(&place).await;
+    let runs = json(&place, &["runs", "list", &session.0]).await;
+    assert_eq!(runs["runs"][0]["status"], "completed");
+}
+
+#[tokio::test]
 async fn an_executor_that_is_killed_interrupts_the_run_and_the_next_prompt_goes_on() {
     let place = Arc::new(Place::new());
     let editor = editor(&place).await;

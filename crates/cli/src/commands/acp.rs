@@ -30,7 +30,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) agent: AgentArgs,
     /// What this process is to be for others of its kind
-    #[arg(long, hide = true, requires_if("executor", "session"))]
+    ///
+    /// An executor that starts a server adds to its own arguments: the last counts.
+    #[arg(
+        long,
+        hide = true,
+        overrides_with = "role",
+        requires_if("executor", "session")
+    )]
     role: Option<Role>,
     /// The session that an executor is for
     #[arg(long, hide = true, requires = "role")]

@@ -108,15 +108,24 @@ impl Background {
         &self.dir
     }
 
-    /// The server that holds the directory; if there is none, one is started.
+    /// The server that holds the directory, if there is one.
+    pub(crate) async fn live(&self) -> anyhow::Result<Option<Server>> {
+        let Some(file) = ServerFile::of_live_server(&self.dir).await? else {
+            return Ok(None);
+        };
+        let token = file.token_file.as_deref().map(config::read_token);
+        Ok(Some(file.server(token.transpose()?)))
+    }
+
+    /// The server that holds the directory; if there is none, one is started by `tapedeck acp`, which
+    /// this process must be.
     pub(crate) async fn holder(&self) -> anyhow::Result<Server> {
         let deadline = Instant::now() + START;
         let mut starting: Option<Child> = None;
         let mut refused = 0;
         loop {
-            if let Some(file) = ServerFile::of_live_server(&self.dir).await? {
-                let token = file.token_file.as_deref().map(config::read_token);
-                return Ok(file.server(token.transpose()?));
+            if let Some(server) = self.live().await? {
+                return Ok(server);
             }
             let has_ended = match &mut starting {
                 Some(child) => child.try_wait()?.is_some(),
