@@ -55,23 +55,26 @@ async fn an_earlier_session_is_taken_up_without_its_replay() {
 
 #[tokio::test]
 async fn a_lost_session_is_replaced_by_a_new_one_with_the_context() {
-    let lost = json!({"lost": true, "capabilities": {"loadSession": true}});
-    let cannot = json!({});
-    for (options, reason) in [(lost, "no such session"), (cannot, "cannot take up")] {
-        let mut stage = Stage::with(json!({"options": options, "steps": [["echo_prompt"]]}));
-        stage.turn.agent_state = Some(state());
-        let played = stage.play().await;
-        assert_eq!(played.text(), "context: do it");
-        assert_eq!(played.outcome.result["continuity"], "broken");
-        assert_eq!(played.events[0].kind, "TurnStatusDelta");
-        assert_eq!(played.events[0].payload["status"], "continuity_broken");
-        assert!(
-            played.events[0].payload["reason"]
-                .as_str()
-                .unwrap()
-                .contains(reason)
-        );
-    }
+    let options = json!({"lost": true, "capabilities": {"loadSession": true}});
+    let mut stage = Stage::with(json!({"options": options, "steps": [["echo_prompt"]]}));
+    stage.turn.agent_state = Some(state());
+    let played = stage.play().await;
+    assert_eq!(played.text(), "context: do it");
+    assert_eq!(played.outcome.result["continuity"], "broken");
+    assert_eq!(played.events[0].kind, "TurnStatusDelta");
+    assert_eq!(played.events[0].payload["status"], "continuity_broken");
+    let reason = played.events[0].payload["reason"].as_str().unwrap();
+    assert!(reason.contains("no such session"), "{reason}");
+}
+
+#[tokio::test]
+async fn an_agent_that_takes_no_session_up_begins_anew_and_has_lost_nothing() {
+    let mut stage = Stage::new(&json!([["echo_prompt"]]));
+    stage.turn.agent_state = Some(state());
+    let played = stage.play().await;
+    assert_eq!(played.text(), "context: do it");
+    assert_eq!(played.outcome.result["continuity"], "new");
+    assert!(!played.kinds().contains(&"TurnStatusDelta"));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tapedeck_domain::session::ApprovalPolicy;
 
 use crate::commands::agents::{Agent, AgentArgs};
 use crate::commands::local::unnamed;
-use crate::commands::run::agent_is_the_servers;
+use crate::commands::starting::agent_is_the_servers;
 use crate::commands::serve as server;
 use crate::context::{Background, Context};
 use crate::exit::Exit;

@@ -97,7 +97,8 @@ pub(crate) fn start_executor(
 }
 
 fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<WorkspaceBody> {
-    let is_here = connection.local_dir().is_some() || is_on_this_machine(connection.client.base_url());
+    let is_here =
+        connection.local_dir().is_some() || is_on_this_machine(connection.client.base_url());
     let path = match &new.workspace {
         Some(path) => Some(path.clone()),
         None if is_here && !new.scratch => Some(PathBuf::from(".")),

@@ -1,4 +1,4 @@
-//! The server in the background (ADR 25): it holds the data directory while editors, and the executors
+//! The server in the background (ADR 27): it holds the data directory while editors, and the executors
 //! that they leave behind, need it. Who needs it holds a lock that it shares with others of its kind;
 //! the server ends once it could have had that lock alone for a while. Locks end with their process,
 //! so nothing has to be told goodbye.
