@@ -179,6 +179,7 @@ async fn ctrl_c_cancels_the_run_and_keeps_the_session() {
     terminal.shows("half a line").await;
     terminal.types(CTRL_C).await;
     terminal.shows("Ctrl-D or `/quit` ends").await;
+    terminal.shows(PROMPT).await;
     terminal.enters("say begin; slow 120").await;
     terminal.shows("tick 1").await;
     terminal.types(CTRL_C).await;

@@ -216,7 +216,8 @@ async fn filled(
     forms::fill(&forms::form_of(&asked.request)?, fields)
 }
 
-async fn resolve(
+/// Answers a question, and prints what became of it.
+pub(crate) async fn resolve(
     connection: &Connection,
     printer: Printer,
     question: InteractionId,

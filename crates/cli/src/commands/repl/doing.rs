@@ -10,6 +10,7 @@ use tapedeck_protocol::session::{Change, SessionResponse, UpdateSessionRequest};
 use super::desk::Desk;
 use super::input::Input;
 use super::slash::{COMMANDS, Slash};
+use crate::commands::approvals;
 use crate::commands::sessions::changes::{self, DiffArgs};
 use crate::commands::sessions::checkpoints::{self, CaptureArgs, ForkArgs, ListArgs, One};
 use crate::commands::sessions::{self, PageArgs};
@@ -292,12 +293,6 @@ impl Desk<'_> {
                 return Err(Failed::usage(text));
             }
         };
-        self.connection.touch(session);
-        let resolved = client.resolve(id, &request).await?;
-        let printer = self.context.printer;
-        if printer.is_json() {
-            return Ok(printer.object(&resolved)?);
-        }
-        Ok(printer.line(format!("{id}: {}", resolved.status))?)
+        approvals::resolve(self.connection, self.context.printer, id, &request).await
     }
 }

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use rustyline::completion::Completer;
 use rustyline::config::Configurer as _;
-use rustyline::error::ReadlineError;
+use rustyline::error::{ReadlineError, Signal};
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
@@ -145,7 +145,9 @@ impl Editor {
         self.waiting = None;
         match read {
             Ok(text) => Ok(Typed::Text(slash::joined(&text))),
-            Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
+            Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
+                Ok(Typed::Interrupted)
+            }
             Err(ReadlineError::Eof) => Ok(Typed::Ended),
             Err(error) => Err(error).context("the terminal can't be read"),
         }
