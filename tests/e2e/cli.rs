@@ -330,6 +330,51 @@ async fn the_shapes_that_scripts_read_are_stable() {
 }
 
 #[tokio::test]
+async fn the_tables_that_people_read_are_stable() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let address = server.address;
+    let session = api::session_of(address, &json!({"title": "tables"})).await;
+    let path = format!("/sessions/{session}/checkpoints");
+    let label = json!({"label": "place"});
+    Request::post(path, &label).send(address).await.ok();
+    let (run, _) = api::prompt(address, &session, "go").await;
+    let claim = api::Claim::take(address, "default").await;
+    let question = json!({
+        "request_id": "q", "tool_name": "edit", "arguments": {"path": "a"}, "wait_seconds": 0,
+    });
+    claim.request("approval", question).send(address).await.ok();
+    let url = server.url();
+    place
+        .run(&["remote", "add", "home", "https://tapedeck.example.com"])
+        .await
+        .exits(0);
+    let mut tables = String::new();
+    for command in [
+        "sessions list",
+        &format!("sessions show {session}"),
+        &format!("sessions events {session} --kinds RunRequested,ApprovalRequest"),
+        &format!("sessions tape {session}"),
+        &format!("sessions checkpoints {session}"),
+        &format!("runs list {session}"),
+        &format!("runs show {run}"),
+        "approvals list",
+        "executors list",
+        "remote list",
+    ] {
+        let mut arguments: Vec<_> = command.split(' ').collect();
+        arguments.extend(["--server", &url]);
+        let output = place.run(&arguments).await.exits(0);
+        tables.extend(["$ tapedeck ", command, "\n", &output.out, "\n"]);
+    }
+    insta::with_settings!({filters => [
+        (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "[id of thirty-six characters ......]"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "[a second in time..]"),
+        (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "[time]"),
+    ]}, { insta::assert_snapshot!(tables) });
+}
+
+#[tokio::test]
 async fn tables_fit_the_terminal_and_colours_can_be_refused() {
     let place = Arc::new(Place::new());
     let server = Server::start(&place).await;
