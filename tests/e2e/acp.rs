@@ -1,6 +1,7 @@
 //! Tapedeck as an agent for editors: the official client library drives the real binary over its
 //! pipes. Each editor checks that nothing but the protocol came out.
 
+mod by_hand;
 mod editor;
 mod local;
 mod remote;

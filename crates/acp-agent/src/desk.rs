@@ -36,11 +36,14 @@ struct State {
     /// Whether the editor takes options that are yes or no.
     takes_booleans: bool,
     open: HashMap<SessionId, Open>,
+    /// Sessions opened so far.
+    opened: u64,
 }
 
 /// A session that the editor has open.
 #[derive(Debug)]
 struct Open {
+    number: u64,
     commands: mpsc::Sender<Command>,
     stop: CancellationToken,
 }
@@ -48,6 +51,7 @@ struct Open {
 /// A session's own end of what it is told.
 #[derive(Debug)]
 pub(crate) struct Place {
+    number: u64,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) stop: CancellationToken,
 }
@@ -93,14 +97,19 @@ impl Desk {
     pub(crate) fn open(&self, session: SessionId) -> Place {
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let stop = self.gone.child_token();
+        let mut state = self.state();
+        state.opened += 1;
+        let number = state.opened;
         let open = Open {
+            number,
             commands,
             stop: stop.clone(),
         };
-        if let Some(before) = self.state().open.insert(session, open) {
+        if let Some(before) = state.open.insert(session, open) {
             before.stop.cancel();
         }
         Place {
+            number,
             commands: receiver,
             stop,
         }
@@ -117,9 +126,11 @@ impl Desk {
     }
 
     /// A session has ended by itself; another of its id may have taken its place.
-    pub(crate) fn ended(&self, session: SessionId, stop: &CancellationToken) {
-        if !stop.is_cancelled() {
-            self.state().open.remove(&session);
+    pub(crate) fn ended(&self, session: SessionId, place: &Place) {
+        let mut state = self.state();
+        let open = state.open.get(&session);
+        if open.is_some_and(|open| open.number == place.number) {
+            state.open.remove(&session);
         }
     }
 

@@ -71,12 +71,11 @@ pub(crate) enum Start {
 /// Keeps a session open until the editor closes it or goes.
 pub(crate) async fn attach(
     desk: Arc<Desk>,
-    place: Place,
+    mut place: Place,
     attaching: Attaching,
     start: Start,
     editor: ConnectionTo<Editor>,
 ) {
-    let stop = place.stop.clone();
     let id = attaching.session.session_id;
     let choices = attaching.choices(&desk);
     let opened = match &start {
@@ -90,7 +89,7 @@ pub(crate) async fn attach(
     let (from, put_aside) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            desk.ended(id, &stop);
+            desk.ended(id, &place);
             let _closed = start.refuse(error);
             return;
         }
@@ -123,8 +122,8 @@ pub(crate) async fn attach(
         pending: Vec::new(),
         out: VecDeque::new(),
     };
-    session.run(place).await;
-    desk.ended(id, &stop);
+    session.run(&mut place).await;
+    desk.ended(id, &place);
 }
 
 impl Start {
@@ -230,7 +229,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(&mut self, mut place: Place) {
+    async fn run(&mut self, place: &mut Place) {
         loop {
             if !self.settle_out() {
                 return;

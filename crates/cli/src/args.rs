@@ -226,6 +226,7 @@ mod tests {
             "tapedeck demo --keep --data-dir d",
             "tapedeck executor --command c --command-prompt stdin --command-format codex-json",
             "tapedeck agents check demo --way acp --prompt p --json",
+            "tapedeck acp --agent demo --approval-policy auto --warm-seconds 1 --data-dir d",
         ] {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(parse(&line).is_ok(), "{line}: {:?}", parse(&line).err());
@@ -246,6 +247,19 @@ mod tests {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn a_role_is_added_to_arguments_that_name_one() {
+        let executor = "tapedeck acp --agent demo --role executor --session \
+                        0198c0de-0000-7000-8000-000000000000 --role server";
+        let executor = executor.split_whitespace().collect::<Vec<_>>().join(" ");
+        let cli = parse(&executor).unwrap();
+        let Command::Acp(args) = cli.command else {
+            panic!("another command")
+        };
+        assert!(!args.is_for_an_editor());
+        assert!(parse("tapedeck acp --role executor").is_err());
     }
 
     #[test]

@@ -1,0 +1,141 @@
+//! An editor whose runs are executed by hand, for what the demo agent doesn't do, or by nobody.
+
+use std::sync::Arc;
+
+use agent_client_protocol::v1::schema::{
+    ElicitationAction, NewSessionRequest, SetSessionConfigOptionRequest, StopReason,
+};
+use serde_json::json;
+
+use super::editor::Editor;
+use crate::server::{Place, Server};
+
+#[tokio::test]
+async fn a_form_is_filled_in_at_the_editor() {
+    // The demo agent has no forms: an executor is played by hand.
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let editor = Editor::start(&place, &["--server", &server.url()]).await;
+    let session = editor.session(&place).await;
+    let running = editor.prompt(&session, "go");
+    let (reason, ()) = tokio::join!(running, async {
+        let body =
+            json!({"executor_id": "hand", "session_id": session.0.as_ref(), "wait_seconds": 30});
+        let claim = server.post("/executor/runs/claim", &body).await.ok();
+        let run = claim["run_id"].as_str().unwrap();
+        let (token, path) = (&claim["claim_token"], format!("/executor/runs/{run}"));
+        let form = json!({"type": "object", "properties": {"name": {"type": "string",
+            "title": "Name"}}, "required": ["name"]});
+        let question = json!({"executor_id": "hand", "claim_token": token, "request_id": "q",
+            "message": "What is it called?", "form": form, "wait_seconds": 30});
+        let ask = format!("{path}/question");
+        let asking = server.post(&ask, &question);
+        let accepted: ElicitationAction =
+            serde_json::from_value(json!({"action": "accept", "content": {"name": "x"}})).unwrap();
+        let (answer, request) = tokio::join!(asking, editor.fills_in(accepted));
+        assert_eq!(request.message, "What is it called?");
+        assert_eq!(
+            answer.json()["response"],
+            json!({"name": "x"}),
+            "{}",
+            answer.text()
+        );
+        let done = json!({"executor_id": "hand", "claim_token": token, "status": "completed",
+            "result": {"stop_reason": "max_tokens"}});
+        server.post(&format!("{path}/complete"), &done).await.ok();
+    });
+    assert_eq!(reason.unwrap(), StopReason::MaxTokens);
+    assert!(editor.leaves().await.success());
+}
+
+#[tokio::test]
+async fn what_the_agent_offers_is_chosen_at_the_editor_and_what_the_editor_gives_reaches_the_agent()
+{
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let editor = Editor::start(&place, &["--server", &server.url()]).await;
+    let tools = json!([{"name": "files", "command": "/bin/files", "args": ["-v"],
+        "env": [{"name": "A", "value": "b"}]}]);
+    let request =
+        json!({"cwd": place.work(), "additionalDirectories": ["/lib"], "mcpServers": tools});
+    let request: NewSessionRequest = serde_json::from_value(request).unwrap();
+    let session = editor.ask(request).await.unwrap().session_id;
+    let running = editor.prompt(&session, "go");
+    let options = |effort: &str, mode: &str| {
+        json!([
+            {"id": "effort", "name": "Effort", "type": "select", "currentValue": effort,
+                "options": [{"value": "low", "name": "Low"}, {"value": "high", "name": "High"}]},
+            {"id": "way", "name": "Way", "category": "mode", "type": "select", "currentValue": mode,
+                "options": [{"value": "ask", "name": "Ask"}, {"value": "plan", "name": "Plan"}]},
+        ])
+    };
+    let (reason, ()) = tokio::join!(running, async {
+        let body =
+            json!({"executor_id": "hand", "session_id": session.0.as_ref(), "wait_seconds": 30});
+        let claim = server.post("/executor/runs/claim", &body).await.ok();
+        let expected = json!({"additional_directories": ["/lib"], "mcp_servers": tools});
+        assert_eq!(claim["agent"], expected);
+        let path = format!("/executor/runs/{}", claim["run_id"].as_str().unwrap());
+        let told = json!({"executor_id": "hand", "claim_token": claim["claim_token"], "events": [
+            {"event_id": "1", "event": "agent.options", "data": {"options": options("low", "ask")}}]});
+        server.post(&format!("{path}/events"), &told).await.ok();
+        let done = json!({"executor_id": "hand", "claim_token": claim["claim_token"],
+            "status": "completed", "result": {"stop_reason": "refusal"}});
+        server.post(&format!("{path}/complete"), &done).await.ok();
+    });
+    assert_eq!(reason.unwrap(), StopReason::Refusal);
+    let told = editor.updates(&session);
+    let update = told
+        .iter()
+        .rfind(|update| update["sessionUpdate"] == "config_option_update");
+    let shown = update.unwrap()["configOptions"].as_array().unwrap();
+    let ids: Vec<_> = shown
+        .iter()
+        .map(|option| option["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["tapedeck.approvals", "effort", "way"]);
+    let choose = async |option: &'static str, value: &'static str| {
+        let request = SetSessionConfigOptionRequest::new(session.clone(), option, value);
+        let answer = editor.ask(request).await.unwrap();
+        serde_json::to_value(answer.config_options).unwrap()
+    };
+    choose("effort", "high").await;
+    let answer = choose("way", "plan").await;
+    assert_eq!(
+        json!(answer.as_array().unwrap()[1..]),
+        options("high", "plan")
+    );
+    let agent = server.get(&format!("/sessions/{session}")).await.ok()["agent"].clone();
+    assert_eq!(
+        (&agent["options"], &agent["mode"]),
+        (&json!({"effort": "high"}), &json!("plan"))
+    );
+    // A choice is still one when the session is loaded, and the editor's new word on servers counts.
+    let loaded = editor.load(&place, &session).await.unwrap();
+    let loaded = serde_json::to_value(loaded.config_options).unwrap();
+    assert_eq!(
+        json!(loaded.as_array().unwrap()[1..]),
+        options("high", "plan")
+    );
+    let agent = server.get(&format!("/sessions/{session}")).await.ok()["agent"].clone();
+    assert_eq!(
+        agent,
+        json!({"options": {"effort": "high"}, "mode": "plan"})
+    );
+    assert!(editor.leaves().await.success());
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_takes_says_why_and_can_be_cancelled() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let editor = Editor::start(&place, &["--server", &server.url()]).await;
+    let session = editor.session(&place).await;
+    let running = editor.prompt(&session, "say hello");
+    let (reason, ()) = tokio::join!(running, async {
+        editor.hears(&session, "The run waits: no executor").await;
+        editor.cancel(&session);
+    });
+    assert_eq!(reason.unwrap(), StopReason::Cancelled);
+    assert!(editor.leaves().await.success());
+}
