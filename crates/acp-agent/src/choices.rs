@@ -78,9 +78,15 @@ impl Choices {
                 .description((*description).to_owned())
         });
         let policies: Vec<_> = policies.collect();
-        let ours =
-            SessionConfigOption::select(APPROVALS, "Approvals", self.policy.as_str(), policies)
-                .category(SessionConfigOptionCategory::Mode);
+        let current = self.policy.as_str();
+        let ours = SessionConfigOption::select(APPROVALS, "Approvals", current, policies);
+        // Editors give the mode a place and a key: an agent that has modes has the first claim.
+        let has_modes = self
+            .options
+            .iter()
+            .any(|option| setting_of(option) == Setting::Mode);
+        let category = (!has_modes).then_some(SessionConfigOptionCategory::Mode);
+        let ours = ours.category(category);
         let mut options = vec![ours];
         let theirs = self.options.iter().filter(|option| {
             self.takes_booleans || !matches!(option.kind, SessionConfigKind::Boolean(_))
@@ -295,6 +301,14 @@ mod tests {
         assert!(choices.changed(ApprovalPolicy::Yolo, &agent).is_empty());
         let error = choices.set_option("speed", &value).unwrap_err();
         assert_eq!(i32::from(error.code), -32602);
+    }
+
+    #[test]
+    fn the_place_for_the_mode_is_the_agents_if_it_has_any() {
+        let category = |choices: &Choices| choices.options()[0].category.clone();
+        let before = Choices::new(ApprovalPolicy::Auto, &Map::new(), true);
+        assert_eq!(category(&before), Some(SessionConfigOptionCategory::Mode));
+        assert_eq!(category(&choices()), None);
     }
 
     #[test]

@@ -238,7 +238,11 @@ impl Session {
             tokio::select! {
                 biased;
                 () = place.stop.cancelled() => {
-                    self.fail_turn(unfit("the session was opened again"));
+                    self.fail_turn(unfit(if self.desk.gone.is_cancelled() {
+                        "the editor has gone; the run goes on"
+                    } else {
+                        "the session was opened again; the run goes on"
+                    }));
                     return;
                 }
                 command = place.commands.recv() => match command {

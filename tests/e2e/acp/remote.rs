@@ -279,6 +279,50 @@ async fn sessions_are_listed_by_directory_and_by_page_and_closing_ends_the_turn(
 }
 
 #[tokio::test]
+async fn a_long_list_comes_in_pages_and_each_session_once() {
+    let stage = Stage::new().await;
+    let editor = stage.editor().await;
+    let (here, there) = (stage.place.work(), stage.place.path("there"));
+    let mut made = Vec::new();
+    for number in 0..230 {
+        let path = if number % 10 == 0 { &there } else { &here };
+        let body = json!({"repo_path": path, "title": format!("{number}")});
+        let session = stage.server.post("/sessions", &body).await.ok();
+        made.push((
+            path.clone(),
+            session["session_id"].as_str().unwrap().to_owned(),
+        ));
+    }
+    for cwd in [
+        None,
+        Some(here.clone()),
+        Some(there.clone()),
+        Some(stage.place.data()),
+    ] {
+        let mut listed = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let request = ListSessionsRequest::new().cwd(cwd.clone()).cursor(cursor);
+            let page = editor.ask(request).await.unwrap();
+            listed.extend(
+                page.sessions
+                    .iter()
+                    .map(|info| info.session_id.0.to_string()),
+            );
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let wanted = made.iter().rev();
+        let wanted = wanted.filter(|(path, _)| cwd.as_ref().is_none_or(|cwd| cwd == path));
+        let wanted: Vec<_> = wanted.map(|(_, id)| id.clone()).collect();
+        assert_eq!(listed, wanted, "{cwd:?}");
+    }
+    assert!(editor.leaves().await.success());
+}
+
+#[tokio::test]
 async fn a_server_that_restarts_in_the_middle_of_a_prompt_is_not_noticed() {
     let mut stage = Stage::new().await;
     let editor = stage.editor().await;
