@@ -15,6 +15,8 @@ use crate::exit::Exit;
 
 /// Between two looks at the session.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How long a server may be away. One that comes back elsewhere is another one.
+const GIVE_UP_AFTER: Duration = Duration::from_mins(5);
 /// A session that has nothing to do for less than this may be about to get its next prompt.
 const SHORTEST_STAY: Duration = Duration::from_secs(3);
 
@@ -42,23 +44,27 @@ pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit
     Ok(Exit::Success)
 }
 
-/// Waits until the session has had no run for a while, or is gone. The server is kept alive
-/// meanwhile: a run is under way.
+/// Waits until the session has had no run for a while, or is gone, or its server is for good. The
+/// server is kept alive meanwhile: a run may be under way.
 async fn until_idle(background: &Background, client: &Client, id: SessionId, stay: Duration) {
     let mut idle_since = Instant::now();
-    while idle_since.elapsed() < stay {
+    let mut heard_at = Instant::now();
+    while idle_since.elapsed() < stay && heard_at.elapsed() < GIVE_UP_AFTER {
         sleep(PERIOD).await;
         if let Err(error) = background.holder().await {
             tracing::warn!(error = format!("{error:#}"), "acp.server_lost");
-            if !background.dir().exists() {
-                return;
-            }
         }
         match client.session(id).await {
-            Ok(session) if session.active_run_id.is_none() && session.queued_runs == 0 => {}
+            Ok(session) => {
+                heard_at = Instant::now();
+                if session.active_run_id.is_some() || session.queued_runs > 0 {
+                    idle_since = heard_at;
+                }
+            }
             // Deleted.
             Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => return,
-            Ok(_) | Err(_) => idle_since = Instant::now(),
+            // A run may go on while the server is away.
+            Err(_away) => idle_since = Instant::now(),
         }
     }
 }
