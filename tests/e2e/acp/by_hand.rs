@@ -1,14 +1,18 @@
 //! An editor whose runs are executed by hand, for what the demo agent doesn't do, or by nobody.
 
+use std::process::Stdio;
 use std::sync::Arc;
 
 use agent_client_protocol::v1::schema::{
     ElicitationAction, NewSessionRequest, SetSessionConfigOptionRequest, StopReason,
 };
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
+use super::LIMIT;
 use super::editor::Editor;
 use crate::server::{Place, Server};
+use crate::wait::within;
 
 #[tokio::test]
 async fn a_form_is_filled_in_at_the_editor() {
@@ -138,4 +142,43 @@ async fn a_run_that_nobody_takes_says_why_and_can_be_cancelled() {
     });
     assert_eq!(reason.unwrap(), StopReason::Cancelled);
     assert!(editor.leaves().await.success());
+}
+
+#[tokio::test]
+async fn an_editor_that_reads_no_more_or_has_left_a_silent_server_ends_the_agent_well() {
+    // It accepts connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let place = Place::new();
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize",
+        "params": {"protocolVersion": 1, "clientCapabilities": {}}});
+    let new = json!({"jsonrpc": "2.0", "id": 2, "method": "session/new",
+        "params": {"cwd": place.work(), "mcpServers": []}});
+    for reads in [true, false] {
+        let mut command = place.command(&["acp", "--server", &url]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        stdin
+            .write_all(format!("{hello}\n").as_bytes())
+            .await
+            .unwrap();
+        if reads {
+            let mut lines = BufReader::new(stdout).lines();
+            within("hello", LIMIT, lines.next_line())
+                .await
+                .unwrap()
+                .unwrap();
+            stdin
+                .write_all(format!("{new}\n").as_bytes())
+                .await
+                .unwrap();
+            drop(stdin);
+        } else {
+            drop(stdout);
+        }
+        let status = within("the agent ends", LIMIT, child.wait()).await;
+        assert_eq!(status.unwrap().code(), Some(0), "reads: {reads}");
+    }
 }
