@@ -207,6 +207,7 @@ async fn ctrl_c_cancels_the_run_and_keeps_the_session() {
     terminal.enters("say all is well").await;
     terminal.shows("\nall is well").await;
     terminal.shows("✓ completed").await;
+    terminal.shows(PROMPT).await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
     assert_eq!(
@@ -244,6 +245,7 @@ async fn after_kill_9_it_tells_of_the_interrupted_run_and_resumes_it() {
     terminal.enters("say after it").await;
     terminal.shows("\nafter it").await;
     terminal.shows("✓ completed").await;
+    terminal.shows(PROMPT).await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
     assert_eq!(
@@ -298,6 +300,7 @@ async fn a_second_terminal_is_told_who_has_the_session_and_reads_along() {
     second.enters("say now mine").await;
     second.shows("\nnow mine").await;
     second.shows("✓ completed").await;
+    second.shows(PROMPT).await;
     second.types(CTRL_D).await;
     assert!(second.ends().await.success());
 }
@@ -350,6 +353,7 @@ async fn a_second_terminal_of_a_running_session_is_offered_to_read_along() {
     second.ends().await;
     first.types(CTRL_C).await;
     first.shows("! cancelled").await;
+    first.shows(PROMPT).await;
     first.types(CTRL_D).await;
     first.ends().await;
 }

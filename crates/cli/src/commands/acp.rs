@@ -13,8 +13,8 @@ use tapedeck_domain::session::ApprovalPolicy;
 
 use crate::commands::agents::{Agent, AgentArgs};
 use crate::commands::local::unnamed;
-use crate::commands::starting::agent_is_the_servers;
 use crate::commands::serve as server;
+use crate::commands::starting::agent_is_the_servers;
 use crate::context::{Background, Context};
 use crate::exit::Exit;
 use local::LocalHost;
@@ -46,8 +46,10 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  tapedeck acp --agent claude                            sessions on this machine
-  tapedeck acp --server https://tapedeck.example.com     sessions on a server
+  tapedeck acp --agent claude
+  tapedeck acp --server https://tapedeck.example.com
+  tapedeck --remote home acp
+
 docs/editors.md shows how Zed, Neovim, JetBrains and VS Code start it.";
 
 /// What a process of this command is.
