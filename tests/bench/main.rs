@@ -54,6 +54,7 @@ mod tests {
     async fn the_table() {
         let mut table = Table::default();
         measure::start(&mut table).await;
+        measure::cold_run(&mut table).await;
         measure::idle_memory(&mut table).await;
         measure::claims(&mut table).await;
         measure::first_event(&mut table).await;

@@ -1,9 +1,11 @@
 //! A server from its start to full load.
 
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -42,6 +44,41 @@ pub(crate) async fn start(table: &mut Table) {
         samples.percentile(100),
         300.0,
         "ms",
+    );
+}
+
+/// `tapedeck run` where nothing is yet and no server: a database is made, and an executor, its guard
+/// and the demo agent start.
+pub(crate) async fn cold_run(table: &mut Table) {
+    let (mut first, mut said) = (Samples::default(), Samples::default());
+    for _ in 0..STARTS {
+        let place = Place::new();
+        let goal = "say hello there";
+        let mut command = place.command(&["run", "--scratch", "--agent", "demo", "--goal", goal]);
+        command.arg("--data-dir").arg(place.data());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let begun = Instant::now();
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with('›') {
+                first.push(begun.elapsed());
+            } else if line == "hello there" {
+                said.push(begun.elapsed());
+            }
+        }
+        assert!(child.wait().await.unwrap().success());
+    }
+    assert_eq!((first.len(), said.len()), (STARTS, STARTS));
+    table.at_most(
+        "tapedeck run, cold start to its first event, p50",
+        first.percentile(50),
+        150.0,
+        "ms",
+    );
+    table.value(
+        "tapedeck run, cold start to the agent's first word, p50",
+        format!("{:.1} ms", said.percentile(50)),
     );
 }
 

@@ -136,6 +136,10 @@ impl Samples {
         self.0.extend(other.0);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The duration that this share of all stayed within, in milliseconds.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod display;
 pub mod error;
 pub mod event;
+pub mod examples;
 pub mod executor;
 pub mod feed;
 pub mod interaction;

@@ -8,11 +8,12 @@ use axum::routing::get;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use tapedeck_protocol::Problem;
+use tapedeck_protocol::examples;
 use tapedeck_protocol::problem::MEDIA_TYPE;
 use utoipa::Modify;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, Schema};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::extract::NoQuery;
@@ -65,8 +66,19 @@ fn text(mut document: OpenApi) -> String {
             add_problem(operation);
         }
     }
+    add_examples(&mut document);
     // The document is made of texts and maps, which always serialise.
     document.to_json().unwrap_or_default()
+}
+
+/// What a request looks like, where a client writes it.
+fn add_examples(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    for (name, example) in examples::requests() {
+        if let Some(RefOr::T(Schema::Object(schema))) = components.schemas.get_mut(name) {
+            schema.examples = vec![example];
+        }
+    }
 }
 
 /// Every operation may answer a problem document.

@@ -455,33 +455,3 @@ async fn a_full_disk_and_an_unknown_outcome_are_503() {
             .contains("Idempotency-Key")
     );
 }
-
-#[tokio::test]
-async fn the_document_and_its_page_are_served_without_a_network() {
-    let answer = api().get("/openapi.json").send().await;
-    assert_eq!(answer.header(CONTENT_TYPE), "application/json");
-    assert!(answer.json["openapi"].as_str().unwrap().starts_with("3.1"));
-    let paths = answer.json["paths"].as_object().unwrap();
-    let names: Vec<&str> = paths.keys().map(String::as_str).collect();
-    insta::assert_snapshot!(names.join("\n"));
-    for (path, item) in paths {
-        for (method, operation) in item.as_object().unwrap() {
-            let problem = &operation["responses"]["default"]["content"]["application/problem+json"];
-            assert_eq!(
-                problem["schema"]["$ref"], "#/components/schemas/Problem",
-                "{method} {path}"
-            );
-        }
-    }
-    assert_eq!(
-        crate::support::dangling_references(&answer.json),
-        Vec::<String>::new()
-    );
-    let page = api().get("/docs/").send().await;
-    assert_eq!(page.status, StatusCode::OK);
-    assert!(page.text.contains("swagger-ui"));
-    assert!(!page.text.contains("https://"), "{}", page.text);
-    let page = api().get("/v1/docs").send().await;
-    assert_eq!(page.status, StatusCode::SEE_OTHER);
-    assert_eq!(tapedeck_server::document(), answer.text);
-}

@@ -9,6 +9,8 @@ mod checkpoints;
 #[cfg(test)]
 mod display;
 #[cfg(test)]
+mod document;
+#[cfg(test)]
 mod edge;
 #[cfg(test)]
 mod executors;
