@@ -8,20 +8,14 @@ use serde_json::{Value, json};
 use crate::api::{self, session_in, text};
 use crate::database;
 use crate::http::Request;
-use crate::server::{Place, Server, processes_marked};
+use crate::server::{Place, Server, none_marked};
 use crate::terminal::{CTRL_C, Terminal};
 use crate::wait::eventually;
 
 const UNKNOWN: &str = "018f0000-0000-7000-8000-000000000001";
 
-/// Every process that a test's commands have started.
-fn processes_of(place: &Place) -> Vec<i32> {
-    processes_marked(&format!("HOME={}", place.path("home").display()))
-}
-
 async fn nothing_runs(place: &Place) {
-    let look = async || processes_of(place).is_empty().then_some(());
-    eventually("no process is left", Duration::from_secs(20), look).await;
+    none_marked(&place.mark(), Duration::from_secs(20)).await;
 }
 
 fn objects(lines: &[Value], field: &str, value: &str) -> Vec<Value> {

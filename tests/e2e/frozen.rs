@@ -14,7 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Claim, prompt, session_in, session_of, text, words};
 use crate::chaos::{Beside, Crowd, Tap};
 use crate::http::{Answer, Frame, Request, events};
-use crate::server::{ExecutorOptions, Place, Server, ServerOptions, executor, processes_marked};
+use crate::server::{
+    ExecutorOptions, Place, Server, ServerOptions, executor, none_marked, processes_marked,
+};
 use crate::wait::{eventually, within};
 
 on_both_stores! {
@@ -50,11 +52,7 @@ async fn a_frozen_executor_is_refused_everywhere_and_leaves_no_process(place: Ar
     let worker = executor(&place, &url, &ExecutorOptions::named("x1"));
     let session = session_in(address, "default").await;
     let (run, _) = prompt(address, &session, "say begin; spawn; slow 300").await;
-    let speaks = async || {
-        let log = api::log(address, &session).await;
-        api::said(&log, &run).contains("tick 1\n").then_some(())
-    };
-    eventually("the agent works", LIMIT, speaks).await;
+    api::has_said(address, &session, &run, "tick 1\n").await;
     let mark = format!("TAPEDECK_RUN={run}");
     assert!(processes_marked(&mark).len() >= 2);
     let token = tap.texts("claim_token").pop().unwrap();
@@ -74,8 +72,7 @@ async fn a_frozen_executor_is_refused_everywhere_and_leaves_no_process(place: Ar
         (&ended["status"], &ended["attempt"]),
         (&json!("interrupted"), &json!(1))
     );
-    let gone = async || processes_marked(&mark).is_empty().then_some(());
-    eventually("no process of the run is left", LIMIT, gone).await;
+    none_marked(&mark, LIMIT).await;
     let (again, _) = prompt(address, &session, "say awake").await;
     let before = api::log(address, &session).await;
     let tape = json!([{"kind": "assistant_message", "payload": {"text": "late"}}]);

@@ -11,9 +11,7 @@ use tokio::time::Instant;
 
 use crate::api::{self, is_terminal, prompt, session_of, text};
 use crate::http::Request;
-use crate::server::{
-    ExecutorOptions, Place, Process, Server, executor, processes_marked, resident_kib,
-};
+use crate::server::{ExecutorOptions, Place, Process, Server, executor, none_marked, resident_kib};
 use crate::wait::eventually;
 
 /// A flood alone takes some twenty seconds of an unoptimised agent's own time.
@@ -94,9 +92,7 @@ impl Stage {
             is_terminal(&run).then_some(run)
         };
         let ended = eventually("the run ends", LIMIT, look).await;
-        let mark = format!("TAPEDECK_RUN={run}");
-        let gone = async || processes_marked(&mark).is_empty().then_some(());
-        eventually("no process of the run is left", CANCEL, gone).await;
+        none_marked(&format!("TAPEDECK_RUN={run}"), CANCEL).await;
         let log = api::log(address, &self.session).await;
         api::assert_dense(&log);
         let of_run = |kind: &str| {

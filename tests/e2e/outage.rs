@@ -10,7 +10,9 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::api::{self, prompt, resume, session_in};
-use crate::server::{ExecutorOptions, Place, Server, ended_by, executor, processes_marked};
+use crate::server::{
+    ExecutorOptions, Place, Server, ended_by, executor, none_marked, processes_marked,
+};
 use crate::wait::eventually;
 
 /// What a run has to bear without noticing.
@@ -19,11 +21,8 @@ const OUTAGE: Duration = Duration::from_secs(20);
 const SCALE: f64 = 0.2;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Waits until the run's agent has said this.
 async fn no_process_of(run: &str, limit: Duration) {
-    let mark = format!("TAPEDECK_RUN={run}");
-    let look = async || processes_marked(&mark).is_empty().then_some(());
-    eventually("no process of the run is left", limit, look).await;
+    none_marked(&format!("TAPEDECK_RUN={run}"), limit).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::api::text;
-use crate::server::{ExecutorOptions, Output, Place, Server, executor, processes_marked};
+use crate::server::{ExecutorOptions, Output, Place, Server, executor, none_marked};
 use crate::terminal::{CTRL_C, CTRL_D, Terminal};
 use crate::wait::{eventually, within};
 
@@ -25,6 +25,12 @@ fn repl(place: &Place, arguments: &[&str]) -> Terminal {
     let mut command = place.command(&["repl"]);
     command.args(arguments).arg("--data-dir").arg(place.data());
     Terminal::start(command)
+}
+
+/// A run ends well, and the next prompt can be typed.
+async fn completes(terminal: &mut Terminal) {
+    terminal.shows("✓ completed").await;
+    terminal.shows(PROMPT).await;
 }
 
 /// The newest session as scripts see it.
@@ -48,9 +54,7 @@ async fn statuses(place: &Place) -> Vec<String> {
 }
 
 async fn nothing_runs(place: &Place) {
-    let mark = format!("HOME={}", place.path("home").display());
-    let look = async || processes_marked(&mark).is_empty().then_some(());
-    eventually("no process is left", LIMIT, look).await;
+    none_marked(&place.mark(), LIMIT).await;
 }
 
 #[tokio::test]
@@ -61,15 +65,13 @@ async fn a_conversation_keeps_its_session_and_what_was_typed_is_remembered() {
     terminal.enters("plan Look | Leap; say first answer").await;
     terminal.shows("\n□ Look").await;
     terminal.shows("\nfirst answer").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     // A line that ends in a backslash goes on in the next one.
     terminal.enters("say one;\\").await;
     terminal.enters("say two").await;
     terminal.shows("\none").await;
     terminal.shows("\ntwo").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     // Pasted lines stay together.
     terminal
         .types("\u{1b}[200~say three\nsay four\u{1b}[201~")
@@ -78,8 +80,7 @@ async fn a_conversation_keeps_its_session_and_what_was_typed_is_remembered() {
     terminal.types("\r").await;
     terminal.shows("\nthree").await;
     terminal.shows("\nfour").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     terminal.types("/check\t").await;
     terminal.shows("/checkpoint").await;
     terminal.enters(" here").await;
@@ -118,8 +119,7 @@ async fn a_conversation_keeps_its_session_and_what_was_typed_is_remembered() {
     terminal.shows("say two").await;
     terminal.types("\r").await;
     terminal.shows("\none").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     terminal.enters("/quit").await;
     assert!(terminal.ends().await.success());
 }
@@ -188,8 +188,7 @@ async fn ctrl_c_cancels_the_run_and_keeps_the_session() {
     terminal.shows(PROMPT).await;
     terminal.enters("say still here").await;
     terminal.shows("\nstill here").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     // Twice leaves the run to itself; the prompt comes back and says what can be done.
     terminal.enters("ignore-cancel 4; slow 120").await;
     terminal.shows("tick 1").await;
@@ -206,8 +205,7 @@ async fn ctrl_c_cancels_the_run_and_keeps_the_session() {
     terminal.shows(PROMPT).await;
     terminal.enters("say all is well").await;
     terminal.shows("\nall is well").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
     assert_eq!(
@@ -240,12 +238,10 @@ async fn after_kill_9_it_tells_of_the_interrupted_run_and_resumes_it() {
     let mut terminal = repl(&place, &["--last"]);
     terminal.shows("resume it? [Y/n]").await;
     terminal.enters("").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     terminal.enters("say after it").await;
     terminal.shows("\nafter it").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
     assert_eq!(
@@ -291,16 +287,13 @@ async fn a_second_terminal_is_told_who_has_the_session_and_reads_along() {
     first.enters("y").await;
     second.shows("approved").await;
     second.shows("\nthe end").await;
-    second.shows("✓ completed").await;
-    second.shows(PROMPT).await;
-    first.shows("✓ completed").await;
-    first.shows(PROMPT).await;
+    completes(&mut second).await;
+    completes(&mut first).await;
     first.enters("/quit").await;
     assert!(first.ends().await.success());
     second.enters("say now mine").await;
     second.shows("\nnow mine").await;
-    second.shows("✓ completed").await;
-    second.shows(PROMPT).await;
+    completes(&mut second).await;
     second.types(CTRL_D).await;
     assert!(second.ends().await.success());
 }
@@ -316,8 +309,7 @@ async fn an_idle_terminal_keeps_its_session_beyond_the_lease() {
     let mut terminal = Terminal::start(command);
     terminal.shows(PROMPT).await;
     terminal.enters("say hello").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     let until = async || text(&newest(&place).await["owner"], "expires_at");
     let mut last = until().await;
     for _ in 0..3 {
@@ -376,8 +368,7 @@ async fn with_a_server_the_run_outlives_the_terminal_and_the_next_one_goes_on_wi
     terminal.shows("[y]es").await;
     terminal.enters("y").await;
     terminal.shows("\nthe end").await;
-    terminal.shows("✓ completed").await;
-    terminal.shows(PROMPT).await;
+    completes(&mut terminal).await;
     // The agent is the executors' choice.
     let data = place.data();
     let agent = [

@@ -7,9 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::api::{self, is_terminal, prompt, session_in};
-use crate::server::{ExecutorOptions, Place, Server, executor, processes_marked};
-use crate::wait::eventually;
+use crate::api::{self, prompt, session_in};
+use crate::server::{ExecutorOptions, Place, Server, executor, none_marked, processes_marked};
 
 on_both_stores! {
     an_agent_stays_for_the_next_run_and_not_longer_than_its_executor,
@@ -18,11 +17,7 @@ on_both_stores! {
 const LIMIT: Duration = Duration::from_mins(1);
 
 async fn completed(server: &Server, run: &str) -> Value {
-    let look = async || {
-        let run = api::run(server.address, run).await;
-        is_terminal(&run).then_some(run)
-    };
-    let run = eventually("the run ends", LIMIT, look).await;
+    let run = api::settled(server.address, run).await;
     assert_eq!(run["status"], "completed", "{run}");
     run
 }
@@ -53,8 +48,7 @@ async fn an_agent_stays_for_the_next_run_and_not_longer_than_its_executor(place:
     assert_eq!(same, agents);
 
     worker.kill().await;
-    let gone = async || processes_marked(&mark).is_empty().then_some(());
-    eventually("no process is left", LIMIT, gone).await;
+    none_marked(&mark, LIMIT).await;
 
     // A drain ends it in good order.
     let mut worker = executor(&place, &url, &options);

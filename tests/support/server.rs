@@ -78,6 +78,11 @@ impl Place {
         }
     }
 
+    /// What every process that is started here carries in its environment.
+    pub(crate) fn mark(&self) -> String {
+        format!("HOME={}", self.path("home").display())
+    }
+
     /// The database on PostgreSQL.
     pub(crate) fn database(&self) -> &Database {
         self.database.as_ref().unwrap()
@@ -480,6 +485,12 @@ pub(crate) fn processes_marked(mark: &str) -> Vec<i32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|pid| of(*pid))
         .collect()
+}
+
+/// Waits until no process that carries this mark is left.
+pub(crate) async fn none_marked(mark: &str, limit: Duration) {
+    let look = async || processes_marked(mark).is_empty().then_some(());
+    eventually(&format!("no process with {mark} is left"), limit, look).await;
 }
 
 /// Whether a process was ended by this signal.

@@ -241,14 +241,9 @@ impl Facade {
             request.additional_directories,
             request.mcp_servers,
         );
-        match self.reopen(&request.session_id, opening).await {
-            Ok(attaching) => {
-                let place = self.desk.open(attaching.session.session_id);
-                attach(self.desk, place, attaching, Start::Load(responder), editor).await;
-                Ok(())
-            }
-            Err(error) => responder.respond_with_error(error),
-        }
+        let start = Start::Load(responder);
+        self.open_again(&request.session_id, opening, start, editor)
+            .await
     }
 
     async fn resume(
@@ -262,20 +257,25 @@ impl Facade {
             request.additional_directories,
             request.mcp_servers,
         );
-        match self.reopen(&request.session_id, opening).await {
+        let start = Start::Resume(responder);
+        self.open_again(&request.session_id, opening, start, editor)
+            .await
+    }
+
+    async fn open_again(
+        self,
+        id: &SessionId,
+        opening: Result<Opening, Error>,
+        start: Start,
+        editor: ConnectionTo<Editor>,
+    ) -> Result<(), Error> {
+        match self.reopen(id, opening).await {
             Ok(attaching) => {
                 let place = self.desk.open(attaching.session.session_id);
-                attach(
-                    self.desk,
-                    place,
-                    attaching,
-                    Start::Resume(responder),
-                    editor,
-                )
-                .await;
+                attach(self.desk, place, attaching, start, editor).await;
                 Ok(())
             }
-            Err(error) => responder.respond_with_error(error),
+            Err(error) => start.refuse(error),
         }
     }
 

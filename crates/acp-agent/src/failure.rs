@@ -4,6 +4,7 @@
 use agent_client_protocol::{Error, ErrorCode};
 use serde_json::json;
 use tapedeck_client::Error as ClientError;
+use tapedeck_domain::text::with_causes;
 use tapedeck_protocol::ErrorCode as Refusal;
 
 use crate::host::HostError;
@@ -50,32 +51,11 @@ pub(crate) fn of_call(error: &ClientError, session: &str) -> Error {
              acp`",
         ),
         Refusal::SessionClosed => unfit("the session is closed and takes no more prompts"),
-        _ if matches!(problem.status, 400 | 413 | 422) => {
-            let fields: Vec<String> = problem.errors.iter().map(ToString::to_string).collect();
-            if fields.is_empty() {
-                invalid(problem.detail.clone())
-            } else {
-                invalid(fields.join("; "))
-            }
-        }
+        _ if matches!(problem.status, 400 | 413 | 422) => invalid(problem.detail.clone()),
         _ if problem.status == 409 => unfit(problem.detail.clone()),
         _ => failed(problem.detail.clone()),
     };
     failure.data(json!({"code": problem.code}))
-}
-
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.ends_with(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -112,23 +112,5 @@ fn ended(status: &str) -> &'static str {
     }
 }
 
-/// Pieces of a text that is too long for one update.
-fn pieces(mut rest: &str) -> impl Iterator<Item = &str> {
-    std::iter::from_fn(move || {
-        let (piece, left) = rest.split_at(floor_boundary(rest, PIECE));
-        rest = left;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
-/// The last place at or before `at` where a text may be cut.
-fn floor_boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
-}
-
 #[cfg(test)]
 mod tests;

@@ -127,7 +127,7 @@ pub(crate) async fn attach(
 }
 
 impl Start {
-    fn refuse(self, error: Error) -> Result<(), Error> {
+    pub(crate) fn refuse(self, error: Error) -> Result<(), Error> {
         match self {
             Self::New => Ok(()),
             Self::Load(responder) => responder.respond_with_error(error),

@@ -330,8 +330,9 @@ fn with_claim(state: RunState, change: impl FnOnce(&mut Claim)) -> RunState {
 }
 
 /// Gives a run back before the agent's first output (design §4.3): requested again at its old
-/// place, and the attempt is not counted as used. A run that nobody holds can't be given back.
-pub fn release(mut run: LiveRun, now: Now) -> Result<LiveRun, Rejection> {
+/// place, with `RunReleased`, and the attempt is not counted as used. A run that nobody holds can't
+/// be given back.
+pub fn release(mut run: LiveRun, now: Now) -> Result<(LiveRun, Draft), Rejection> {
     let Some(claim) = run.state.claim() else {
         return Err(Rejection::ClaimLost);
     };
@@ -341,15 +342,18 @@ pub fn release(mut run: LiveRun, now: Now) -> Result<LiveRun, Rejection> {
     if run.has_output {
         return Err(Rejection::RunHasOutput);
     }
+    let event = Draft::server(
+        EventKind::RunReleased,
+        json!({"executor_id": claim.executor_id, "attempt": claim.attempt}),
+    )
+    .of_run(&run)
+    .by(claim);
     if claim.acknowledged {
         run.attempts.used = run.attempts.used.saturating_sub(1);
     }
     run.attempts.unacknowledged = 0;
-    run.deadline = None;
-    run.state = RunState::Requested {
-        ready_at: now.lease,
-    };
-    Ok(run)
+    run.request_again(now.lease);
+    Ok((run, event))
 }
 
 #[cfg(test)]

@@ -110,10 +110,7 @@ pub fn expire(mut run: LiveRun, claimants_seen: bool, now: Now, timing: &Timing)
         };
     }
     let backoff = i64::from(run.attempts.unacknowledged) * timing.requeue_backoff_ms;
-    run.deadline = None;
-    run.state = RunState::Requested {
-        ready_at: now.lease.plus_ms(backoff),
-    };
+    run.request_again(now.lease.plus_ms(backoff));
     let unservable = (run.attempts.unacknowledged >= POISON_CLAIMS)
         .then_some(Unservable::Unacknowledged.as_str());
     Expiry::Requeue {
@@ -146,10 +143,7 @@ pub fn hand_back(run: &LiveRun, why: Option<&str>, now: Now) -> Option<(LiveRun,
     let mut run = run.clone();
     run.attempts.used = used;
     run.attempts.unacknowledged = 0;
-    run.deadline = None;
-    run.state = RunState::Requested {
-        ready_at: now.lease,
-    };
+    run.request_again(now.lease);
     Some((run, event))
 }
 

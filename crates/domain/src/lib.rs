@@ -34,6 +34,7 @@ pub mod session;
 pub mod settle;
 pub mod snapshot;
 pub mod tape;
+pub mod text;
 pub mod time;
 pub mod timing;
 pub mod transcript;

@@ -265,7 +265,7 @@ impl Model {
 
     fn release(&mut self) {
         let Some(run) = self.held(false) else { return };
-        if let Ok(run) = release(run, self.now()) {
+        if let Ok((run, _)) = release(run, self.now()) {
             assert_eq!(run.status(), RunStatus::Requested);
             self.save(run);
         }

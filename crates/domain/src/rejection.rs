@@ -1,6 +1,8 @@
 //! Every reason to refuse a command, in one closed list; the wire's error codes map to it one by
 //! one.
 
+use std::fmt;
+
 use crate::executor::ExecutorStatus;
 use crate::id::{CheckpointId, InteractionId, RunId, TapeEntryId};
 use crate::interaction::InteractionStatus;
@@ -43,6 +45,23 @@ impl FieldError {
             message: message.into(),
         }
     }
+}
+
+/// The sentence about it.
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "`{}` {}", self.path, self.message)
+        }
+    }
+}
+
+/// What is said about several of them in one line.
+pub fn sentences(errors: &[FieldError]) -> String {
+    let sentences: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    sentences.join("; ")
 }
 
 /// A business reason to refuse a command. A refused command has changed nothing.
@@ -122,7 +141,7 @@ pub enum Rejection {
     #[error("the idempotency key was used with another request body")]
     IdempotencyConflict,
     /// The input breaks a rule.
-    #[error("the request breaks a rule: {}", .0.iter().map(|e| format!("`{}` {}", e.path, e.message)).collect::<Vec<_>>().join("; "))]
+    #[error("the request breaks a rule: {}", sentences(.0))]
     Invalid(Vec<FieldError>),
     /// No run that this executor may take is waiting.
     #[error("no run is waiting for this executor")]

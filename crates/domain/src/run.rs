@@ -136,6 +136,12 @@ impl LiveRun {
     pub const fn status(&self) -> RunStatus {
         self.state.status()
     }
+
+    /// Takes it from whoever holds it: claimable from `ready_at` on, at its old place.
+    pub(crate) fn request_again(&mut self, ready_at: LeaseInstant) {
+        self.deadline = None;
+        self.state = RunState::Requested { ready_at };
+    }
 }
 
 /// The three counters of rules R10 and the bound they are compared with.

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::SessionId;
+use tapedeck_domain::rejection::sentences;
 use tapedeck_domain::session::{DEFAULT_EXECUTOR_KIND, DEFAULT_POOL};
 use tapedeck_protocol::executor::{ClaimResponse, ClaimRunRequest};
 
@@ -142,11 +143,7 @@ impl Options {
         // As the server does it, so that a refusal is known before anything starts.
         match self.claim_request().check() {
             Ok(_) => Ok(()),
-            Err(errors) => {
-                let told = errors.iter();
-                let told = told.map(|error| format!("`{}` {}", error.path, error.message));
-                Err(ExecutorError::Option(told.collect::<Vec<_>>().join("; ")))
-            }
+            Err(errors) => Err(ExecutorError::Option(sentences(&errors))),
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tapedeck_client::Client;
 use tapedeck_domain::settle::Ending;
+use tapedeck_domain::text::beginning;
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{CompleteRequest, ReleaseRequest};
 use tokio::time::sleep;
@@ -212,19 +213,5 @@ fn settled_or_lost(unanswered: bool) -> Ended {
 }
 
 fn storable(error: &str) -> String {
-    let mut text: String = error
-        .chars()
-        .take(ERROR_CHARS)
-        .map(|character| {
-            if character == '\0' {
-                '\u{fffd}'
-            } else {
-                character
-            }
-        })
-        .collect();
-    if text.len() < error.len() {
-        text.push('…');
-    }
-    text
+    beginning(&error.replace('\0', "\u{fffd}"), ERROR_CHARS)
 }

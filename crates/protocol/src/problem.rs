@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tapedeck_domain::rejection::FieldError;
+use tapedeck_domain::rejection::{FieldError, sentences};
 use tapedeck_domain::{CheckpointId, LogId, Rejection, RunId, TapeEntryId, Timestamp};
 use utoipa::ToSchema;
 
@@ -26,11 +26,7 @@ pub struct FieldErrorBody {
 /// The sentence about it.
 impl fmt::Display for FieldErrorBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() {
-            f.write_str(&self.message)
-        } else {
-            write!(f, "`{}` {}", self.path, self.message)
-        }
+        FieldError::new(&self.path, &self.message).fmt(f)
     }
 }
 
@@ -160,11 +156,9 @@ impl Problem {
     }
 
     fn of_fields(code: ErrorCode, errors: &[FieldError]) -> Self {
-        let errors: Vec<_> = errors.iter().map(FieldErrorBody::from).collect();
-        let sentences: Vec<_> = errors.iter().map(ToString::to_string).collect();
         Self {
-            errors,
-            ..Self::new(code, sentences.join("; "))
+            errors: errors.iter().map(FieldErrorBody::from).collect(),
+            ..Self::new(code, sentences(errors))
         }
     }
 

@@ -2,7 +2,6 @@
 //! what it may not is logged here, once, with the request's id, and nowhere else.
 
 use std::error::Error as StdError;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -14,6 +13,7 @@ use tapedeck_domain::Rejection;
 use tapedeck_domain::admit::OnActive;
 use tapedeck_domain::event::OLDEST_SEQ;
 use tapedeck_domain::rejection::FieldError;
+use tapedeck_domain::text::with_causes;
 use tapedeck_protocol::page::QueryFault;
 use tapedeck_protocol::problem::{Extensions, MEDIA_TYPE};
 use tapedeck_protocol::{ErrorCode, Problem};
@@ -112,28 +112,13 @@ impl Fault {
         let Some(source) = &self.0.source else {
             return;
         };
-        let chain = chain(source.as_ref());
+        let chain = with_causes(source.as_ref());
         if self.0.problem.status >= 500 && self.0.problem.code != ErrorCode::Draining {
             tracing::error!(request_id, code, error = chain, "request.failed");
         } else {
             tracing::debug!(request_id, code, error = chain, "request.refused");
         }
     }
-}
-
-/// An error and its causes in one line.
-fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        // A transparent wrapper repeats its source's text.
-        let words = next.to_string();
-        if !text.ends_with(&words) {
-            let _ = write!(text, ": {words}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 impl From<Problem> for Fault {

@@ -1,7 +1,7 @@
 //! An editor without a server of the person's own: the one in the background, and executors that
 //! outlive the editor. All of them end by themselves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::editor::Editor;
 use super::{LIMIT, ended};
-use crate::server::{Place, processes_marked};
+use crate::server::{Place, none_marked, processes_marked};
 use crate::wait::eventually;
 
 /// What an executor waits for the next prompt.
@@ -31,7 +31,7 @@ async fn editor(place: &Place) -> Editor {
 
 /// The processes of a role.
 fn of_role(place: &Place, role: &str) -> Vec<Pid> {
-    let marked = processes_marked(&format!("HOME={}", place.path("home").display()));
+    let marked = processes_marked(&place.mark());
     let is_of_role = |pid: &i32| {
         let line = std::fs::read(PathBuf::from(format!("/proc/{pid}/cmdline"))).unwrap_or_default();
         let words: Vec<_> = line.split(|byte| *byte == 0).collect();
@@ -47,9 +47,22 @@ fn of_role(place: &Place, role: &str) -> Vec<Pid> {
 }
 
 async fn nothing_runs(place: &Place) {
-    let mark = format!("HOME={}", place.path("home").display());
-    let look = async || processes_marked(&mark).is_empty().then_some(());
-    eventually("all have ended by themselves", LIMIT, look).await;
+    none_marked(&place.mark(), LIMIT).await;
+}
+
+/// A command that works on the directory by itself.
+fn alone<'a>(data: &'a Path, goal: &'a str) -> [&'a str; 8] {
+    let data = data.to_str().unwrap();
+    [
+        "run",
+        "--goal",
+        goal,
+        "--agent",
+        "demo",
+        "--json",
+        "--data-dir",
+        data,
+    ]
 }
 
 async fn json(place: &Place, arguments: &[&str]) -> Value {
@@ -197,17 +210,7 @@ async fn other_commands_work_beside_an_editor() {
     here.hears(&session, "from there").await;
     assert_eq!(of_role(&place, "server").len(), 1, "they share one");
     let data = place.data();
-    let run = [
-        "run",
-        "--goal",
-        "say beside",
-        "--agent",
-        "demo",
-        "--json",
-        "--data-dir",
-    ];
-    let run: Vec<_> = run.into_iter().chain([data.to_str().unwrap()]).collect();
-    let output = place.run(&run).await.exits(0);
+    let output = place.run(&alone(&data, "say beside")).await.exits(0);
     assert!(output.out.contains("beside"), "{}", output.out);
     // The session of the command can be gone on with in the editor.
     let id = output.json_lines().last().unwrap()["session_id"].clone();
@@ -224,18 +227,8 @@ async fn other_commands_work_beside_an_editor() {
 async fn a_command_that_works_on_the_directory_by_itself_is_named_as_the_obstacle() {
     let place = Arc::new(Place::new());
     let data = place.data();
-    let run = [
-        "run",
-        "--goal",
-        "slow 600",
-        "--agent",
-        "demo",
-        "--json",
-        "--data-dir",
-    ];
-    let run: Vec<_> = run.into_iter().chain([data.to_str().unwrap()]).collect();
-    let mut alone = place.start("alone", place.command(&run));
-    let speaks = async || alone.log().contains("tick 1").then_some(());
+    let mut working = place.start("alone", place.command(&alone(&data, "slow 600")));
+    let speaks = async || working.log().contains("tick 1").then_some(());
     eventually("the command works", LIMIT, speaks).await;
     let editor = editor(&place).await;
     let refused = editor.ask(NewSessionRequest::new(place.work())).await;
@@ -246,7 +239,7 @@ async fn a_command_that_works_on_the_directory_by_itself_is_named_as_the_obstacl
         "{refused:?}"
     );
     // Once that has ended the same editor goes on.
-    alone.kill().await;
+    working.kill().await;
     let session = editor.session(&place).await;
     ended(editor.prompt(&session, "say hello").await);
     assert!(editor.leaves().await.success());

@@ -11,8 +11,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tapedeck_domain::RunId;
 
-use super::floor_boundary;
-
 /// What an editor gets of a tool's output, in bytes.
 const OUTPUT: usize = 64 * 1024;
 
@@ -238,7 +236,7 @@ fn block(block: &Value) -> Option<ToolCallContent> {
 }
 
 fn shown_text(text: &str) -> ToolCallContent {
-    let at = floor_boundary(text, OUTPUT);
+    let at = text.floor_char_boundary(OUTPUT);
     let mut shown = text[..at].to_owned();
     if at < text.len() {
         let more = format!("\n[{} more bytes]", text.len() - at);

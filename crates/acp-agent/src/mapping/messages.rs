@@ -7,8 +7,9 @@ use agent_client_protocol::v1::schema::{
 use serde_json::Value;
 use tapedeck_client::StreamEvent;
 use tapedeck_domain::RunId;
+use tapedeck_domain::text::pieces;
 
-use super::pieces;
+use super::PIECE;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,7 @@ impl Messages {
         let first = first_seq(event);
         // Where pieces were folded into one meanwhile, a part of it may be known already.
         let known = if first <= message.last_seq {
-            super::floor_boundary(text, message.told)
+            text.floor_char_boundary(message.told)
         } else {
             0
         };
@@ -63,7 +64,7 @@ impl Messages {
             message.told + text.len()
         };
         let id = message.id.clone();
-        pieces(&text[known..])
+        pieces(&text[known..], PIECE)
             .map(|piece| update(voice, text_chunk(piece).message_id(id.clone())))
             .collect()
     }
@@ -90,7 +91,7 @@ impl Messages {
     pub(super) fn prompt(&mut self, run_id: RunId, text: Option<&str>) -> Vec<SessionUpdate> {
         self.interrupt();
         let id = MessageId::from(format!("{run_id}/prompt"));
-        pieces(text.unwrap_or_default())
+        pieces(text.unwrap_or_default(), PIECE)
             .map(|piece| SessionUpdate::UserMessageChunk(text_chunk(piece).message_id(id.clone())))
             .collect()
     }

@@ -36,13 +36,8 @@ pub(super) fn remark(id: &str, text: &str, wants: Wants) -> SessionUpdate {
 }
 
 fn session_info(data: &Map<String, Value>) -> Value {
-    let mut update = json!({"sessionUpdate": "session_info_update"});
-    for (ours, theirs) in [("title", "title"), ("updated_at", "updatedAt")] {
-        if let Some(value) = data.get(ours) {
-            update[theirs] = value.clone();
-        }
-    }
-    update
+    let names = [("title", "title"), ("updated_at", "updatedAt")];
+    renamed("session_info_update", data, &names)
 }
 
 /// The two reports of a compaction share a kind of event; only one of them has a status.
@@ -53,16 +48,22 @@ fn compaction(data: &Map<String, Value>) -> Value {
     } else {
         "compaction_update"
     };
-    let mut update = json!({"sessionUpdate": word});
-    for (ours, theirs) in [
+    let names = [
         ("compaction_id", "compactionId"),
         ("status", "status"),
         ("summary", "summary"),
         ("error", "error"),
         ("content", "content"),
-    ] {
-        if let Some(value) = data.get(ours) {
-            update[theirs] = value.clone();
+    ];
+    renamed(word, data, &names)
+}
+
+/// An update of this kind with the fields that are there, under the protocol's names.
+fn renamed(kind: &str, data: &Map<String, Value>, names: &[(&str, &str)]) -> Value {
+    let mut update = json!({"sessionUpdate": kind});
+    for (ours, theirs) in names {
+        if let Some(value) = data.get(*ours) {
+            update[*theirs] = value.clone();
         }
     }
     update

@@ -13,8 +13,7 @@ use crate::question::{Left, Question};
 impl Session {
     /// An agent asks something.
     pub(super) fn asked_for(&mut self, event: &StreamEvent) {
-        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
-        let (Some(id), Some(run_id)) = (id, event.run_id) else {
+        let (Some(id), Some(run_id)) = (question_of(event), event.run_id) else {
             return;
         };
         // What a policy or a rule has answered already needs nobody.
@@ -36,10 +35,7 @@ impl Session {
 
     /// A question was answered or has ended, wherever.
     pub(super) fn answered(&mut self, event: &StreamEvent) {
-        let id = event.text("interaction_id").and_then(|id| id.parse().ok());
-        let Some(id): Option<InteractionId> = id else {
-            return;
-        };
+        let Some(id) = question_of(event) else { return };
         self.pending.retain(|question| question.id != id);
         self.out
             .retain(|out| !matches!(out, Out::Ask(question) if question.id == id));
@@ -115,4 +111,9 @@ impl Session {
             stays
         });
     }
+}
+
+/// The question that an event is about.
+fn question_of(event: &StreamEvent) -> Option<InteractionId> {
+    event.text("interaction_id")?.parse().ok()
 }

@@ -12,6 +12,7 @@ use serde_json::json;
 use tapedeck_client::StreamEvent;
 use tapedeck_domain::RunId;
 use tapedeck_domain::queue::Unservable;
+use tapedeck_domain::text::beginning;
 use tapedeck_protocol::run::{AcceptedResponse, PromptRequest, RunResponse};
 use tapedeck_protocol::session::{Change, UpdateSessionRequest};
 
@@ -280,11 +281,7 @@ fn answer_of(outcome: Outcome) -> Result<PromptResponse, Error> {
 fn title_of(prompt: &str) -> Option<String> {
     let words = prompt.rsplit("</context>").next().unwrap_or(prompt);
     let line = words.lines().map(str::trim).find(|line| !line.is_empty())?;
-    let mut title: String = line.chars().take(TITLE_CHARS).collect();
-    if title.len() < line.len() {
-        title.push('…');
-    }
-    Some(title)
+    Some(beginning(line, TITLE_CHARS))
 }
 
 #[cfg(test)]

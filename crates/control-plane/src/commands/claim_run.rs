@@ -82,7 +82,7 @@ impl Command for ClaimRun {
             session_id: self.session_id,
             owner_id: context.authority.owner_id.clone(),
         };
-        let mut locked = 0;
+        let mut has_locked = false;
         for round in 0..ROUNDS {
             let candidates = context
                 .tx
@@ -97,7 +97,7 @@ impl Command for ClaimRun {
                 let standing = context.tx.lock_executor(&self.contact, now).await?;
                 may_claim(&self.contact, standing)?;
             }
-            if let Some(claimed) = self.first(context, candidates, &mut locked).await? {
+            if let Some(claimed) = self.first(context, candidates, &mut has_locked).await? {
                 return Ok(claimed);
             }
         }
@@ -115,13 +115,13 @@ fn passed<T>(failure: Failure) -> Result<Option<T>, Failure> {
 }
 
 impl ClaimRun {
-    /// Takes the first candidate that can be had. `locked` counts the sessions that this transaction
-    /// has locked on the way.
+    /// Takes the first candidate that can be had. `has_locked` says whether this transaction has
+    /// locked a session on the way.
     async fn first(
         &self,
         context: &mut Context<'_>,
         candidates: Vec<Candidate>,
-        locked: &mut u32,
+        has_locked: &mut bool,
     ) -> Result<Option<ClaimedRun>, Failure> {
         // What somebody else holds now is passed by, and so is what has gone; the next one is as
         // good (rules R2).
@@ -135,7 +135,7 @@ impl ClaimRun {
                 }
                 Err(failure) => passed(failure)?,
             };
-            *locked += 1;
+            *has_locked = true;
             if let Some(run) = run
                 && let Some(claimed) = self.take(context, run).await.map(Some).or_else(passed)?
             {
@@ -145,8 +145,8 @@ impl ClaimRun {
         // A sweep or a reader of settings may hold the only run for a moment: to say that there is
         // none would send the poll away from waiting work. Nothing is locked yet, so it is safe to
         // wait for the first.
-        if let Some(candidate) = held.filter(|_| *locked == 0) {
-            *locked += 1;
+        if let Some(candidate) = held.filter(|_| !*has_locked) {
+            *has_locked = true;
             let run = context
                 .own_run(candidate.run_id)
                 .await

@@ -1,11 +1,9 @@
 //! Takes a run back from an executor before its agent has put anything out (design §4.3).
 
 use async_trait::async_trait;
-use serde_json::json;
 use tapedeck_domain::claim::release;
-use tapedeck_domain::event::{Draft, EventKind};
 use tapedeck_domain::run::Run;
-use tapedeck_domain::{Rejection, SessionId};
+use tapedeck_domain::SessionId;
 use tapedeck_store::{Failure, Lane};
 
 use crate::commands::heartbeat::ClaimProof;
@@ -35,16 +33,9 @@ impl Command for ReleaseRun {
             .hold_claim(proof.run_id, &proof.executor_id, &proof.token)
             .await?;
         let (head, live) = claimed.live()?;
-        let Some(claim) = live.state.claim().cloned() else {
-            return Err(Rejection::ClaimLost.into());
-        };
         let mut locked = context.lock_with(head).await?;
-        let run = release(live.clone(), context.now)?;
-        let payload = json!({"executor_id": claim.executor_id, "attempt": claim.attempt});
-        let event = Draft::server(EventKind::RunReleased, payload)
-            .of_run(&run)
-            .by(&claim);
-        settling::requeue(context, &mut locked, &live, (run, event)).await?;
+        let released = release(live.clone(), context.now)?;
+        settling::requeue(context, &mut locked, &live, released).await?;
         context.save(&locked).await?;
         Ok(context.tx.run(live.key).await?)
     }

@@ -230,7 +230,8 @@ fn a_released_run_keeps_its_place_and_has_used_no_attempt() {
     for status in [RunStatus::Claimed, RunStatus::Running] {
         let mut run = live(status);
         run.attempts.unacknowledged = 2;
-        let run = release(run, after(500)).unwrap();
+        let (run, event) = release(run, after(500)).unwrap();
+        assert_eq!(event.kind, "RunReleased");
         assert_eq!(
             run.state,
             RunState::Requested { ready_at: at(500) },

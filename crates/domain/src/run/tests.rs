@@ -150,7 +150,7 @@ const TABLE: &[Event] = &[
     ),
     (
         "release before output",
-        |run| moved(release(run, after(1))),
+        |run| moved(release(run, after(1)).map(|(run, _)| run)),
         [
             "refused ClaimLost",
             "refused ClaimLost",
@@ -161,7 +161,7 @@ const TABLE: &[Event] = &[
     ),
     (
         "release after output",
-        |run| moved(release(with_output(run), after(1))),
+        |run| moved(release(with_output(run), after(1)).map(|(run, _)| run)),
         [
             "refused ClaimLost",
             "refused ClaimLost",

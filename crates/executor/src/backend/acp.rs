@@ -235,42 +235,14 @@ impl AcpBackend {
             None => opening.open().await?,
         };
         let is_warm = session.continuity == Continuity::Warm;
-        let answer = self.prompt(session, &opening, io, opened).await;
+        let answer = prompt(session, &opening, io, opened).await;
         // What it had open may be gone without the process. As long as nothing has come of the
         // prompt, the session is taken up as in a new process.
         if is_warm && matches!(answer, Err(Stop::Failed(_))) && !connection.updates().any_output() {
             let session = opening.open().await?;
-            return self.prompt(session, &opening, io, opened).await;
+            return prompt(session, &opening, io, opened).await;
         }
         answer
-    }
-
-    /// Sends the prompt, and gives its answer.
-    async fn prompt(
-        &self,
-        session: Opened,
-        opening: &Opening<'_>,
-        io: &TurnIo,
-        opened: &Mutex<Option<Opened>>,
-    ) -> Result<Value, Stop> {
-        let Opening {
-            connection, turn, ..
-        } = *opening;
-        let prompt = match session.continuity {
-            Continuity::Warm | Continuity::Resumed | Continuity::Loaded => &turn.raw_prompt,
-            Continuity::New | Continuity::Broken => &turn.prompt_with_context,
-        };
-        let params = json!({
-            "sessionId": session.state.session_id,
-            "prompt": [{"type": "text", "text": prompt}],
-        });
-        if let Ok(state) = serde_json::to_value(&session.state) {
-            io.memory.keep(state).await;
-        }
-        connection.updates().prompted();
-        // From here on there is something to cancel.
-        *opened.lock() = Some(session);
-        opening.call("session/prompt", params).await
     }
 
     /// Asks the agent to stop, and waits a while for its answer.
@@ -362,4 +334,31 @@ impl Backend for AcpBackend {
     async fn close(&self) {
         self.warm.close().await;
     }
+}
+
+/// Sends the prompt, and gives its answer.
+async fn prompt(
+    session: Opened,
+    opening: &Opening<'_>,
+    io: &TurnIo,
+    opened: &Mutex<Option<Opened>>,
+) -> Result<Value, Stop> {
+    let Opening {
+        connection, turn, ..
+    } = *opening;
+    let prompt = match session.continuity {
+        Continuity::Warm | Continuity::Resumed | Continuity::Loaded => &turn.raw_prompt,
+        Continuity::New | Continuity::Broken => &turn.prompt_with_context,
+    };
+    let params = json!({
+        "sessionId": session.state.session_id,
+        "prompt": [{"type": "text", "text": prompt}],
+    });
+    if let Ok(state) = serde_json::to_value(&session.state) {
+        io.memory.keep(state).await;
+    }
+    connection.updates().prompted();
+    // From here on there is something to cancel.
+    *opened.lock() = Some(session);
+    opening.call("session/prompt", params).await
 }

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use tapedeck_domain::event::uploaded;
+use tapedeck_domain::text::pieces;
 
 use crate::process::Redactor;
 
@@ -57,7 +58,7 @@ impl AgentEvent {
         redactor: &Redactor,
     ) -> Vec<Self> {
         let text = redactor.redact(text.to_owned());
-        pieces(&text)
+        pieces(&text, TEXT_PIECE)
             .map(|piece| {
                 let mut payload = fields.clone();
                 payload.insert(text_field.to_owned(), json!(piece));
@@ -65,22 +66,6 @@ impl AgentEvent {
             })
             .collect()
     }
-}
-
-fn pieces(mut rest: &str) -> impl Iterator<Item = &str> {
-    std::iter::from_fn(move || {
-        let (piece, left) = rest.split_at(floor_boundary(rest, TEXT_PIECE));
-        rest = left;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
-fn floor_boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
 }
 
 /// The server refuses NUL and deep nesting, and it must not learn secrets.
@@ -143,7 +128,7 @@ fn bounded(payload: Value) -> Value {
     };
     kept.insert(
         "preview".to_owned(),
-        json!(text[..floor_boundary(&text, PREVIEW)]),
+        json!(text[..text.floor_char_boundary(PREVIEW)]),
     );
     let mut kept = Value::Object(kept);
     mark_cut(&mut kept, original);
@@ -152,7 +137,7 @@ fn bounded(payload: Value) -> Value {
 
 fn cut_strings(value: &mut Value, limit: usize) {
     match value {
-        Value::String(text) => text.truncate(floor_boundary(text, limit)),
+        Value::String(text) => text.truncate(text.floor_char_boundary(limit)),
         Value::Array(items) => items.iter_mut().for_each(|item| cut_strings(item, limit)),
         Value::Object(fields) => fields
             .values_mut()

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tapedeck_domain::text::tail;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 
@@ -64,12 +65,7 @@ impl StderrTail {
         let text = self
             .redactor
             .redact(String::from_utf8_lossy(&bytes).into_owned());
-        let text = text.trim();
-        let mut start = text.len().saturating_sub(QUOTED);
-        while !text.is_char_boundary(start) {
-            start += 1;
-        }
-        text[start..].replace('\0', "\u{fffd}")
+        tail(text.trim(), QUOTED).replace('\0', "\u{fffd}")
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tapedeck_domain::git::GitWorkspace;
+use tapedeck_domain::rejection::sentences;
 
 pub(crate) use changes::summary;
 pub use changes::{Changes, Difference, Tracking};
@@ -205,12 +206,7 @@ impl WorkspaceTarget {
             },
             "git" => match GitWorkspace::read(fields) {
                 Ok(workspace) => Ok(Self::Git(workspace)),
-                Err(errors) => {
-                    let told = errors
-                        .iter()
-                        .map(|error| format!("`{}` {}", error.path, error.message));
-                    Err(unknown(told.collect::<Vec<_>>().join("; ")))
-                }
+                Err(errors) => Err(unknown(sentences(&errors))),
             },
             _ => Err(unknown("the kind is unknown".to_owned())),
         }

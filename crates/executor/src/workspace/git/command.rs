@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tapedeck_domain::display::redact;
 use tapedeck_domain::git::Transport;
+use tapedeck_domain::text::tail;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -333,11 +334,7 @@ async fn complaints(stderr: impl AsyncRead + Unpin) -> String {
     drop(bounded.read_to_end(&mut bytes).await);
     let text = String::from_utf8_lossy(&bytes);
     let text = redact::text(text.trim());
-    let mut start = text.len().saturating_sub(TOLD_BYTES);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    text[start..].trim().to_owned()
+    tail(&text, TOLD_BYTES).trim().to_owned()
 }
 
 /// A process group that is killed unless its leader has ended.

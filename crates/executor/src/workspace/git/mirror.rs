@@ -30,15 +30,6 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// A directory that is not there any more.
-    pub(super) fn gone(path: &str) -> Self {
-        Self {
-            url: path.to_owned(),
-            transport: Transport::File,
-            depth: None,
-        }
-    }
-
     /// What the mirror is called: shallow ones are apart, for they can't serve whole ones.
     fn key(&self) -> String {
         let depth = self.depth.map(|depth| depth.to_string());

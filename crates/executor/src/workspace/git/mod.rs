@@ -179,27 +179,25 @@ impl Worktrees {
         roots: &[PathBuf],
     ) -> Result<Worktree, WorkspaceError> {
         let held = Record::read(&self.folders, session_id).map_err(GitError::from)?;
-        let origin = match (self.origin(workspace, roots).await, &held) {
-            // A session goes on in its worktree whatever has become of the repository.
-            (Err(WorkspaceError::Unusable { path, .. }), Some(record))
-                if path == Path::new(&record.source) =>
-            {
-                Origin::gone(&record.source)
-            }
-            (origin, _) => origin?,
-        };
-        let (record, note) = match held {
-            Some(record) if record.source != origin.url => {
+        let origin = self.origin(workspace, roots).await;
+        let (record, note) = if let Some(record) = held {
+            let is_same = match origin {
+                // A session goes on in its worktree whatever has become of the repository.
+                Err(WorkspaceError::Unusable { path, .. }) if path == Path::new(&record.source) => {
+                    true
+                }
+                origin => origin?.url == record.source,
+            };
+            if !is_same {
                 return Err(WorkspaceError::OtherSource {
                     path: self.folders.worktree(session_id),
                     source_then: record.source,
                 });
             }
-            Some(record) => {
-                self.find_again(&record).await?;
-                (record, None)
-            }
-            None => self.create(&origin, workspace, session_id).await?,
+            self.find_again(&record).await?;
+            (record, None)
+        } else {
+            self.create(&origin?, workspace, session_id).await?
         };
         let top = self.folders.worktree(session_id);
         let directory = inside(&top, workspace.subdirectory.as_deref())?;
