@@ -76,7 +76,10 @@ async fn a_session_is_put_back_and_goes_on_from_there(place: Arc<Place>) {
     assert!(busy.err.contains(&third), "{}", busy.err);
     let cancel = Request::post(format!("/runs/{third}/cancel"), &json!({}));
     cancel.send(address).await.ok();
-    place.run(&restore).await.exits(0);
+    let by_label = ["sessions", "restore", &session, "place", "--server", &url];
+    place.run(&by_label).await.exits(0);
+    let nowhere = ["sessions", "restore", &session, "nowhere", "--server", &url];
+    place.run(&nowhere).await.exits(3);
 
     // What was acknowledged is there after kill -9.
     server.process.kill().await;

@@ -77,6 +77,10 @@ async fn remotes_are_added_listed_and_removed_and_no_secret_is_shown() {
     add(&place, "x", "https://me:secret@example.com", None)
         .await
         .exits(2);
+    let words = place.path("words");
+    std::fs::write(&words, "two words").unwrap();
+    let words = add(&place, "x", url, Some(&words)).await.exits(2);
+    assert!(words.err.contains("one word"), "{}", words.err);
     let listed = run(&place, &["remote", "list", "--json"]).await.exits(0);
     assert_eq!(
         listed.json_lines(),

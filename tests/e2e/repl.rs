@@ -143,6 +143,20 @@ async fn questions_are_answered_inline_once_for_the_session_and_with_a_reason() 
     terminal.shows("not b please").await;
     terminal.shows("was not allowed").await;
     terminal.shows(PROMPT).await;
+    // A command is none of the answers, but for those that mean one.
+    terminal
+        .enters("ask edit {\"path\": \"c\"}; ask edit {\"path\": \"d\"}")
+        .await;
+    terminal.shows("[y]es").await;
+    terminal.enters("/sessions").await;
+    terminal.shows("`/cancel` cancels the run").await;
+    terminal.shows("[y]es").await;
+    terminal.enters("/approve").await;
+    terminal.shows("was allowed").await;
+    terminal.shows("[y]es").await;
+    terminal.enters("/cancel").await;
+    terminal.shows("! cancelled").await;
+    terminal.shows(PROMPT).await;
     terminal.enters("ask edit {\"path\": \"c\"}").await;
     terminal.shows("[y]es").await;
     terminal.enters("s").await;
@@ -392,7 +406,7 @@ async fn with_a_server_the_run_outlives_the_terminal_and_the_next_one_goes_on_wi
 /// Runs a REPL on lines from a pipe.
 async fn scripted(
     mut command: tokio::process::Command,
-    lines: &str,
+    lines: impl AsRef<[u8]>,
 ) -> (Option<i32>, String, String) {
     command
         .stdin(Stdio::piped())
@@ -400,7 +414,7 @@ async fn scripted(
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(lines.as_bytes()).await.unwrap();
+    stdin.write_all(lines.as_ref()).await.unwrap();
     drop(stdin);
     let output = within("a script", LIMIT, child.wait_with_output()).await;
     let output = Output::of("tapedeck repl", &output.unwrap());
@@ -441,6 +455,9 @@ async fn a_script_is_read_line_by_line() {
         "{out}"
     );
     assert!(err.contains("no checkpoint is called `nowhere`"), "{err}");
+    let (code, _, err) = scripted(command(&["--last"]), b"say \xff\n").await;
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("invalid utf-8"), "{err}");
     let (code, ..) = scripted(command(&["--last", "--scratch"]), "").await;
     assert_eq!(code, Some(2));
 }

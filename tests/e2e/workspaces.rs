@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::api::{self, prompt, session_of, text};
 use crate::http::{Answer, Request};
-use crate::server::{Place, Process, Server};
+use crate::server::{self, ExecutorOptions, Place, Process, Server};
+use crate::terminal::Terminal;
 use crate::wait::eventually;
 
 const RUN_LIMIT: Duration = Duration::from_mins(1);
@@ -338,3 +339,32 @@ on_both_stores!(
     a_run_in_the_users_own_checkout_leaves_its_repository_alone,
     a_workspace_that_can_not_be_had_fails_its_run_in_words,
 );
+
+#[tokio::test]
+async fn a_run_that_waits_for_another_in_its_workspace_says_so() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let options = ExecutorOptions {
+        max_runs: 2,
+        ..ExecutorOptions::named("both")
+    };
+    let _executor = server::executor(&place, &server.url(), &options);
+    let workspace = place.work();
+    let workspace = workspace.to_str().unwrap();
+    let goal = |goal: &str| {
+        let arguments = ["run", "--goal", goal, "--workspace", workspace];
+        let mut command = place.command(&arguments);
+        command.args(["--server", &server.url()]);
+        command
+    };
+    let mut first = Terminal::start(goal("say mine; ask edit {}"));
+    first.shows("[y]es").await;
+    let mut second = Terminal::start(goal("say at last"));
+    second
+        .shows("waiting: another run works in the workspace")
+        .await;
+    first.enters("y").await;
+    assert!(first.ends().await.success());
+    second.shows("\nat last").await;
+    assert!(second.ends().await.success());
+}

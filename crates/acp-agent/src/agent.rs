@@ -22,7 +22,7 @@ use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
 
 use crate::desk::{Desk, session_id};
-use crate::failure::{of_call, of_host};
+use crate::failure::{invalid, of_call, of_host};
 use crate::host::Host;
 use crate::listing;
 use crate::opening::Opening;
@@ -221,6 +221,8 @@ impl Facade {
             request.additional_directories,
             request.mcp_servers,
         )?;
+        let admitted = self.desk.host.admits(opening.cwd());
+        admitted.map_err(|reason| invalid(format!("`cwd`: {reason}")))?;
         let creation = opening.creation(self.policy)?;
         let client = self.desk.client().await?;
         let session = client.create_session(&creation).await;

@@ -46,10 +46,11 @@ pub(crate) fn of_call(error: &ClientError, session: &str) -> Error {
             "the session has a run in progress: wait for its end or cancel it, then send the prompt \
              again",
         ),
-        Refusal::Unauthorized => failed(
-            "the server wants a token: give it with `--token-file` where the editor starts `tapedeck \
-             acp`",
-        ),
+        Refusal::Unauthorized => failed(format!(
+            "{}: give it with `--token-file` where the editor starts `tapedeck acp`, or in `tapedeck \
+             remote add … --replace`",
+            problem.detail
+        )),
         Refusal::SessionClosed => unfit("the session is closed and takes no more prompts"),
         _ if matches!(problem.status, 400 | 413 | 422) => invalid(problem.detail.clone()),
         _ if problem.status == 409 => unfit(problem.detail.clone()),

@@ -3,6 +3,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::path::Path;
 
 use async_trait::async_trait;
 use tapedeck_client::Client;
@@ -18,11 +19,17 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// A client of the control plane, which may have to be started for it.
     async fn connect(&self) -> Result<Client, HostError>;
 
+    /// Whether sessions can work in a directory; why not, in a sentence.
+    fn admits(&self, directory: &Path) -> Result<(), String>;
+
     /// A session was made here.
     async fn created(&self, session: &SessionResponse) -> Result<(), HostError>;
 
     /// A session is about to get a prompt: somebody has to be there to execute it.
     async fn prepare(&self, session: SessionId) -> Result<(), HostError>;
+
+    /// Why nobody will execute what a session waits for, once that is sure.
+    async fn trouble(&self, session: SessionId) -> Option<String>;
 }
 
 /// A server with executors of its own.
@@ -35,11 +42,21 @@ impl Host for Remote {
         Ok(self.0.clone())
     }
 
+    /// The directory may be on another machine: the executor knows.
+    fn admits(&self, _directory: &Path) -> Result<(), String> {
+        Ok(())
+    }
+
     async fn created(&self, _session: &SessionResponse) -> Result<(), HostError> {
         Ok(())
     }
 
     async fn prepare(&self, _session: SessionId) -> Result<(), HostError> {
         Ok(())
+    }
+
+    /// Another executor may come at any time.
+    async fn trouble(&self, _session: SessionId) -> Option<String> {
+        None
     }
 }

@@ -20,6 +20,8 @@ const PAGE: u32 = 100;
 const ENOUGH: usize = 50;
 /// Pages that are read for one answer.
 const PAGES: usize = 20;
+/// No cursor of ours is longer, and an address can't be much longer.
+const CURSOR_BYTES: usize = 1024;
 
 /// One page for the editor.
 pub(crate) async fn list(
@@ -29,6 +31,10 @@ pub(crate) async fn list(
     if let Some(cwd) = request.cwd.as_deref().filter(|cwd| !cwd.is_absolute()) {
         let cwd = cwd.display();
         return Err(invalid(format!("`cwd` must be absolute, not `{cwd}`")));
+    }
+    let is_ours = |cursor: &String| cursor.len() <= CURSOR_BYTES;
+    if !request.cursor.as_ref().is_none_or(is_ours) {
+        return Err(foreign_cursor());
     }
     let mut found = Vec::new();
     let mut paging = Paging {
@@ -40,7 +46,7 @@ pub(crate) async fn list(
             .sessions(&paging)
             .await
             .map_err(|error| match error.code() {
-                Some(ErrorCode::CursorMalformed) => invalid("the cursor is none of this list"),
+                Some(ErrorCode::CursorMalformed) => foreign_cursor(),
                 _ => of_call(&error, ""),
             })?;
         let listed = page.sessions.iter();
@@ -51,6 +57,10 @@ pub(crate) async fn list(
         }
     }
     Ok(ListSessionsResponse::new(found).next_cursor(paging.cursor))
+}
+
+fn foreign_cursor() -> Error {
+    invalid("the cursor is none of this list")
 }
 
 /// A session as editors see it, if it works in a directory, and in the one that is asked for.

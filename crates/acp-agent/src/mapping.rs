@@ -57,6 +57,7 @@ impl Mapping {
             "RunRequested" => self.messages.prompt(run_id, event.text("prompt")),
             "agent.content" => self.messages.content(event),
             "TurnEnd" => self.turn_end(run_id, event, is_own),
+            "TurnStatusDelta" => self.status(event),
             kind => {
                 let updates = match kind {
                     "ToolCallBegin" | "ToolCallDelta" => self.calls.described(run_id, &event.data),
@@ -90,6 +91,15 @@ impl Mapping {
     pub(crate) fn remark(&mut self, id: &str, text: &str) -> SessionUpdate {
         self.messages.interrupt();
         reports::remark(id, text, self.wants)
+    }
+
+    /// A status that has a reason: that of one without is in what else comes.
+    fn status(&mut self, event: &StreamEvent) -> Vec<SessionUpdate> {
+        let (Some(status), Some(reason)) = (event.text("status"), event.text("reason")) else {
+            return Vec::new();
+        };
+        let text = format!("{}: {reason}", status.replace('_', " "));
+        vec![self.remark(&format!("{}/status", event.session_seq), &text)]
     }
 
     fn turn_end(&mut self, run_id: RunId, event: &StreamEvent, is_own: bool) -> Vec<SessionUpdate> {

@@ -41,6 +41,11 @@ impl Opening {
         })
     }
 
+    /// Where the session works.
+    pub(crate) fn cwd(&self) -> &Path {
+        &self.cwd
+    }
+
     /// The request for a new session.
     pub(crate) fn creation(&self, policy: ApprovalPolicy) -> Result<CreateSessionRequest, Error> {
         let path = path_text("cwd", &self.cwd)?;

@@ -72,7 +72,7 @@ pub(crate) enum Left {
     Cancelled,
     /// The answer doesn't fit the question, which is asked again.
     Unfit,
-    /// The editor can't ask it.
+    /// The editor can't ask it, or has answered what can't be read.
     Unasked,
 }
 

@@ -190,6 +190,8 @@ enum Done {
     Question(Question, Left),
     /// A run waits, and for whom.
     Waits(RunId, String),
+    /// A run waits in vain, and why.
+    Hopeless(RunId, String),
     /// The session as it stands, after somebody changed it.
     Changed(Box<SessionResponse>),
     Nothing,
@@ -417,7 +419,8 @@ impl Session {
     fn done(&mut self, done: Done) {
         match done {
             Done::Question(question, left) => self.left(question, left),
-            Done::Waits(run_id, reason) => self.waits(run_id, &reason),
+            Done::Waits(run_id, reason) => self.waits(run_id, reason),
+            Done::Hopeless(run_id, reason) => self.is_hopeless(run_id, &reason),
             Done::Changed(session) => {
                 let changed = self
                     .choices

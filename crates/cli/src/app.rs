@@ -13,21 +13,14 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::exit::{self, Exit};
 use crate::logs;
+use crate::mistake::Mistake;
 use crate::output::Printer;
 
 /// Runs the command that the arguments name.
 pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version come this way, too. There may be nobody to read it.
-            let _unread = error.print();
-            return if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Success
-            };
-        }
+        Err(error) => return unread(&error, &arguments),
     };
     let printer = Printer::new(cli.globals.json);
     match start(cli, printer) {
@@ -38,6 +31,28 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
             report(printer, &error, exit, hint);
             exit
         }
+    }
+}
+
+/// Tells why a command line can't be read. Help and version come this way, too.
+fn unread(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    let printer = Printer::new(arguments.iter().any(|argument| argument == "--json"));
+    match Mistake::of(error, arguments) {
+        Some(Mistake { text, .. }) if printer.is_json() => {
+            let exit = Exit::Usage.code();
+            printer
+                .error_object(&json!({"error": text, "code": null, "exit": exit, "problem": null}));
+        }
+        Some(Mistake { text, hint }) => printer.error(text, Some(&hint)),
+        None => {
+            // There may be nobody to read it.
+            let _unread = error.print();
+        }
+    }
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Success
     }
 }
 
@@ -171,7 +186,10 @@ pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::CheckpointSuperseded => Some(
             "`tapedeck sessions checkpoints` lists the active ones, with `--all` the others too",
         ),
-        ErrorCode::Unauthorized => Some("give the server's token with `--token-file`"),
+        ErrorCode::Unauthorized => Some(
+            "`--token-file` names the file that holds the server's token; a remote has its own: `tapedeck \
+             remote add NAME URL --token-file FILE --replace`",
+        ),
         ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
         _ => None,
     }

@@ -10,6 +10,7 @@ mod sections;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use figment::Figment;
 use figment::providers::{Format as _, Serialized, Toml};
 use figment::value::Value;
@@ -75,9 +76,8 @@ impl Config {
         if let Some(file) = file.map(Path::to_path_buf).or(named) {
             let file = expand(&file)?;
             // A file that was asked for by name must be there.
-            let text = std::fs::read_to_string(&file).map_err(|error| {
-                Failed::usage(format!("the configuration `{}`: {error}", file.display()))
-            })?;
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("the configuration `{}`", file.display()))?;
             figment = if text.is_empty() {
                 figment
             } else {
@@ -162,6 +162,37 @@ impl Config {
         self.source(key).starts_with("--")
     }
 
+    /// Refuses a server that the command line names: the command has no use for one.
+    pub(crate) fn without_named_server(&self, why: &str) -> anyhow::Result<()> {
+        let named =
+            ["remote", "server"].map(|key| self.is_from_flag(key).then(|| self.source(key)));
+        match named.into_iter().flatten().next() {
+            Some(flag) => Err(Failed::usage(format!("`{flag}` says nothing here: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to look at a database beside a server that is meant, wherever that is named, unless the
+    /// command line names the database.
+    pub(crate) fn without_server(&self) -> anyhow::Result<()> {
+        let why = "this looks at the database itself: name it with `--data-dir` or `--database`";
+        self.without_named_server(why)?;
+        if self.is_from_flag("data_dir") || self.is_from_flag("database") {
+            return Ok(());
+        }
+        let named = ["remote", "server"]
+            .into_iter()
+            .find(|key| self.is_set(key));
+        match named {
+            Some(key) => {
+                let source = self.source(key);
+                let text = format!("a server is meant by `{key}` of {source}; {why}");
+                Err(Failed::usage(text))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Every setting, in the order of the file's reference.
     pub(crate) fn shown(&self) -> Vec<Shown> {
         let shown = |setting: &layers::Setting| {
@@ -208,13 +239,9 @@ impl Config {
 
 /// Reads a token file.
 pub(crate) fn read_token(file: &Path) -> anyhow::Result<Secret> {
-    let at = file.display();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failed::usage(format!("the token file `{at}`: {error}")))?;
-    match text.trim() {
-        "" => Err(Failed::usage(format!("the token file `{at}` is empty"))),
-        token => Ok(Secret::new(token)),
-    }
+    let at = || format!("the token file `{}`", file.display());
+    let text = std::fs::read_to_string(file).with_context(at)?;
+    Secret::token(&text).with_context(at)
 }
 
 /// Our variables in the environment.

@@ -5,6 +5,7 @@ mod background;
 mod beside;
 mod database;
 mod embedded;
+mod executor_lock;
 mod server_file;
 
 use std::path::Path;
@@ -15,11 +16,12 @@ use tapedeck_domain::{Rejection, SessionId};
 use crate::config::{self, Config};
 use crate::exit::Failed;
 use crate::output::Printer;
-use crate::remotes::RemotesFile;
+use crate::remotes::{RemotesFile, address};
 pub(crate) use background::{Background, Need, token_file, unneeded};
 pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
+pub(crate) use executor_lock::ExecutorLock;
 pub(crate) use server_file::{ServerFile, write_whole};
 
 /// What a command works with.
@@ -75,7 +77,7 @@ impl Context {
         }
         if let Some(url) = &self.config.server {
             return Ok(Some(Server {
-                url: url.clone(),
+                url: address(url)?.into(),
                 token: self.config.token()?,
                 is_background: false,
             }));

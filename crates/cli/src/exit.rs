@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use tapedeck_client::NoToken;
 use tapedeck_control_plane::StoreError;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_executor::ExecutorError;
@@ -178,7 +179,7 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             ExecutorError::State { .. } | ExecutorError::Thread(_) => Exit::Internal,
         });
     }
-    if cause.is::<figment::Error>() {
+    if cause.is::<figment::Error>() || cause.is::<NoToken>() {
         return Some(Exit::Usage);
     }
     let error = cause.downcast_ref::<io::Error>()?;
@@ -191,6 +192,7 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         io::ErrorKind::IsADirectory
         | io::ErrorKind::NotADirectory
         | io::ErrorKind::InvalidFilename
+        | io::ErrorKind::InvalidData
         | io::ErrorKind::PermissionDenied
         | io::ErrorKind::ReadOnlyFilesystem => Some(Exit::Usage),
         _ => None,

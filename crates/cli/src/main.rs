@@ -8,6 +8,7 @@ mod context;
 mod demo_agent;
 mod exit;
 mod logs;
+mod mistake;
 mod output;
 mod profiles;
 mod remotes;

@@ -114,7 +114,8 @@ impl Printer {
         self.line(serde_json::to_string(value)?)
     }
 
-    /// Writes a table; `nothing` stands for one without rows.
+    /// Writes a table; `nothing` stands for one without rows. A terminal that is too narrow for it
+    /// gets each row as a paragraph.
     pub(crate) fn table(
         self,
         head: &[&str],
@@ -130,26 +131,16 @@ impl Printer {
             .collect();
         if self.is_terminal {
             let mut table = Table::new();
-            // Where there is no room, lines are longer than the screen, but ids stay whole.
-            let has_room = table.width().is_some_and(|width| width >= LEAST_WIDTH);
-            let arrangement = if has_room {
-                ContentArrangement::Dynamic
-            } else {
-                ContentArrangement::Disabled
-            };
             table
                 .load_style(presets::NOTHING)
-                .set_content_arrangement(arrangement)
-                .set_header(head.iter().map(|name| {
-                    let cell = Cell::new(name);
-                    if self.color.out {
-                        cell.add_attribute(Attribute::Dim)
-                    } else {
-                        cell
-                    }
-                }));
-            for row in rows {
-                table.add_row(row);
+                .set_content_arrangement(ContentArrangement::Dynamic);
+            if table.width().is_some_and(|width| width < LEAST_WIDTH) {
+                self.paragraphs(&mut table, head, rows);
+            } else {
+                table.set_header(head.iter().map(|name| self.quiet(name)));
+                for row in rows {
+                    table.add_row(row);
+                }
             }
             if let Some(first) = table.column_mut(0) {
                 first.set_constraint(ColumnConstraint::ContentWidth);
@@ -157,6 +148,27 @@ impl Printer {
             return self.line(table.trim_fmt());
         }
         self.text(columns(head, &rows))
+    }
+
+    fn paragraphs(self, table: &mut Table, head: &[&str], rows: Vec<Vec<String>>) {
+        for (place, row) in rows.into_iter().enumerate() {
+            if place > 0 {
+                table.add_row([""]);
+            }
+            let named = head.iter().zip(row).filter(|(_, value)| !value.is_empty());
+            for (name, value) in named {
+                table.add_row([self.quiet(&name.to_lowercase()), Cell::new(value)]);
+            }
+        }
+    }
+
+    fn quiet(self, name: &str) -> Cell {
+        let cell = Cell::new(name);
+        if self.color.out {
+            cell.add_attribute(Attribute::Dim)
+        } else {
+            cell
+        }
     }
 
     /// Writes names with their values; empty values are left out. Further lines of a value stand

@@ -8,6 +8,7 @@ pub(crate) mod start;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use figment::Figment;
 use figment::providers::{Format as _, Toml};
 use serde::{Deserialize, Serialize};
@@ -218,9 +219,7 @@ fn user_file(settings: &Settings) -> anyhow::Result<Option<PathBuf>> {
         return Ok(config::usual_file("agents.toml"));
     };
     let file = config::expand(named)?;
-    std::fs::metadata(&file).map_err(|error| {
-        Failed::usage(format!("the agents' file `{}`: {error}", file.display()))
-    })?;
+    std::fs::metadata(&file).with_context(|| format!("the agents' file `{}`", file.display()))?;
     Ok(Some(file))
 }
 

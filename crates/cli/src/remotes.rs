@@ -106,7 +106,8 @@ impl Remotes {
         let mut remotes = Self::default();
         for (name, entry) in stored.remotes {
             let url = address(&entry.url)?;
-            let token = entry.token.map(Secret::new);
+            let token = entry.token.as_deref().map(Secret::token).transpose();
+            let token = token.with_context(|| format!("the token of `{name}`"))?;
             remotes.add(&name, Remote { url, token }, false)?;
         }
         Ok(remotes)

@@ -51,6 +51,14 @@ pub(crate) struct Target {
     pub(crate) options: Options,
 }
 
+/// Which server could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("{base}")]
+struct Away {
+    base: Url,
+    source: BoxError,
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
@@ -139,11 +147,13 @@ impl Client {
         &self,
         request: Request<RequestBody>,
     ) -> BoxFuture<'static, Result<Response<ResponseBody>, Error>> {
-        let service = self.service.clone();
+        let (service, target) = (self.service.clone(), Arc::clone(&self.target));
         Box::pin(async move {
             service.oneshot(request).await.map_err(|source| {
                 let connect = source.downcast_ref::<hyper_util::client::legacy::Error>();
                 let sent = !connect.is_some_and(hyper_util::client::legacy::Error::is_connect);
+                let base = target.base.clone();
+                let source = Away { base, source }.into();
                 Error::Transport { source, sent }
             })
         })

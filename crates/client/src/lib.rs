@@ -24,7 +24,7 @@ pub use call::Options;
 pub use connect::{BoxError, Client, RequestBody, ResponseBody};
 pub use error::Error;
 pub use id::{claim_request_id, command_id, instance_id};
-pub use secret::Secret;
+pub use secret::{NoToken, Secret};
 pub use sessions::Paging;
 pub use stream::{
     FeedFollower, FeedFrame, FeedStart, Follow, FollowAll, Follower, Frame, Start, StreamEvent,

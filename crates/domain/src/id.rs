@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// A text that is no identifier of the wanted kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {kind} (a UUID is expected)")]
+#[error("`{text}` is no `{kind}`: a UUID is expected")]
 pub struct InvalidId {
     /// What was expected, e.g. `session_id`.
     pub kind: &'static str,

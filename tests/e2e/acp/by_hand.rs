@@ -6,12 +6,13 @@ use std::sync::Arc;
 use agent_client_protocol::v1::schema::{
     ElicitationAction, NewSessionRequest, SetSessionConfigOptionRequest, StopReason,
 };
-use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout};
 
 use super::LIMIT;
 use super::editor::Editor;
-use crate::server::{Place, Server};
+use crate::server::{ExecutorOptions, Place, Server, executor};
 use crate::wait::within;
 
 #[tokio::test]
@@ -181,4 +182,97 @@ async fn an_editor_that_reads_no_more_or_has_left_a_silent_server_ends_the_agent
         let status = within("the agent ends", LIMIT, child.wait()).await;
         assert_eq!(status.unwrap().code(), Some(0), "reads: {reads}");
     }
+}
+
+/// An editor that writes what no client of the protocol would.
+struct Raw {
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    _child: Child,
+}
+
+impl Raw {
+    fn start(place: &Place, url: &str) -> Self {
+        let mut command = place.command(&["acp", "--server", url]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Self {
+            stdin: child.stdin.take().unwrap(),
+            lines: BufReader::new(child.stdout.take().unwrap()).lines(),
+            _child: child,
+        }
+    }
+
+    async fn writes(&mut self, line: impl std::fmt::Display) {
+        let line = format!("{line}\n");
+        self.stdin.write_all(line.as_bytes()).await.unwrap();
+    }
+
+    /// The next message that is wanted.
+    async fn reads(&mut self, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let line = within("a line", LIMIT, self.lines.next_line()).await;
+            let message = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
+            if is_wanted(&message) {
+                return message;
+            }
+        }
+    }
+
+    async fn asks(&mut self, id: u32, method: &str, params: &Value) -> Value {
+        self.writes(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+            .await;
+        self.reads(|message| message["id"] == id).await
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_answered_and_no_question_is_lost_by_it() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x"));
+    let mut raw = Raw::start(&place, &server.url());
+    let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    raw.asks(1, "initialize", &hello).await;
+    for (line, code) in [
+        ("garbage", -32700),
+        ("[]", -32600),
+        (
+            r#"[{"jsonrpc":"2.0","id":9,"method":"session/list"}]"#,
+            -32600,
+        ),
+        (r#"{"foo":1}"#, -32600),
+    ] {
+        raw.writes(line).await;
+        let answer = raw.reads(|message| message["id"].is_null()).await;
+        assert_eq!(answer["error"]["code"], code, "{line}");
+    }
+    for cursor in ["x".repeat(200_000), "nonsense".to_owned()] {
+        let listed = raw
+            .asks(2, "session/list", &json!({"cursor": cursor}))
+            .await;
+        assert_eq!(listed["error"]["code"], -32602, "{listed}");
+    }
+    let new = json!({"cwd": place.work(), "mcpServers": []});
+    let session = raw.asks(3, "session/new", &new).await["result"]["sessionId"].clone();
+    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "ask edit {}"}]});
+    raw.writes(json!({"jsonrpc": "2.0", "id": 4, "method": "session/prompt", "params": prompt}))
+        .await;
+    let asked = raw
+        .reads(|message| message["method"] == "session/request_permission")
+        .await;
+    raw.writes(json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": "perhaps"}}))
+        .await;
+    let told = raw
+        .reads(|message| message.to_string().contains("tapedeck approvals approve"))
+        .await;
+    let text = told["params"]["update"]["content"]["text"]
+        .as_str()
+        .unwrap();
+    let id = text.split_whitespace().last().unwrap();
+    let id = id.trim_end_matches(['`', '.']);
+    let approve = ["approvals", "approve", id, "--server", &server.url()];
+    place.run(&approve).await.exits(0);
+    let ended = raw.reads(|message| message["id"] == 4).await;
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
 }

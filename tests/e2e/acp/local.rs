@@ -287,3 +287,66 @@ async fn a_wrong_command_line_is_told_before_the_protocol_begins() {
         both.err
     );
 }
+
+#[tokio::test]
+async fn a_directory_that_is_not_there_is_told_before_anything_waits_for_it() {
+    let place = Arc::new(Place::new());
+    let editor = editor(&place).await;
+    for wrong in ["missing", "a-file"] {
+        std::fs::write(place.path("a-file"), "").unwrap();
+        let request = NewSessionRequest::new(place.path(wrong));
+        let refused = editor.ask(request).await.unwrap_err();
+        assert_eq!(i32::from(refused.code), -32602, "{refused:?}");
+        assert!(refused.message.contains(wrong), "{refused:?}");
+    }
+    let session = editor.session(&place).await;
+    // The directory goes, and with it what the next executor would work in.
+    std::fs::remove_dir_all(place.work()).unwrap();
+    let error = editor.prompt(&session, "say hello").await.unwrap_err();
+    assert!(error.message.contains("isn't there"), "{error:?}");
+    std::fs::create_dir(place.work()).unwrap();
+    ended(editor.prompt(&session, "say hello").await);
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn executors_that_cannot_start_end_the_prompt_with_the_place_of_the_reason() {
+    let place = Arc::new(Place::new());
+    // What executors keep can't be kept where a file is in the way.
+    std::fs::write(place.path("in-the-way"), "").unwrap();
+    let mut hindered = command(&place);
+    hindered.env("TAPEDECK_STATE_DIR", place.path("in-the-way"));
+    let editor = Editor::of_command(hindered).await;
+    let session = editor.session(&place).await;
+    for _again in 0..2 {
+        let error = editor.prompt(&session, "say hello").await.unwrap_err();
+        assert_eq!(i32::from(error.code), -32603);
+        assert!(error.message.contains("background.log"), "{error:?}");
+    }
+    // Its runs are over and in nobody's way.
+    eventually("nothing waits", LIMIT, async || {
+        let shown = json(&place, &["sessions", "show", &session.0]).await;
+        shown["active_run_id"].is_null().then_some(())
+    })
+    .await;
+    assert!(editor.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn an_editor_that_comes_back_finds_the_executor_that_it_left() {
+    let place = Arc::new(Place::new());
+    let first = editor(&place).await;
+    let session = first.session(&place).await;
+    ended(first.prompt(&session, "say hello").await);
+    let left = of_role(&place, "executor");
+    assert_eq!(left.len(), 1);
+    first.kill().await;
+    let second = editor(&place).await;
+    second.load(&place, &session).await.unwrap();
+    ended(second.prompt(&session, "say again").await);
+    assert_eq!(of_role(&place, "executor"), left);
+    assert!(second.leaves().await.success());
+    nothing_runs(&place).await;
+}

@@ -63,7 +63,7 @@ impl Session {
             None
         };
         let Some(asking) = asking else {
-            return self.ask_elsewhere(&question);
+            return self.ask_elsewhere(&question, "can't show its form");
         };
         let answer = asking.ask(self.editor.clone(), self.client.clone(), question.id);
         let (withdrawal, registration) = AbortHandle::new_pair();
@@ -77,15 +77,19 @@ impl Session {
         self.tasks.push(task.boxed());
     }
 
-    /// Says where a question can be answered that the editor can't show.
-    fn ask_elsewhere(&mut self, question: &Question) {
-        let message = question.request["message"].as_str().unwrap_or_default();
+    /// Says where a question can be answered that can't be here.
+    fn ask_elsewhere(&mut self, question: &Question, why: &str) {
         let id = question.id;
+        let (asks, answer) = if question.is_form() {
+            let message = question.request["message"].as_str();
+            (message.unwrap_or_default(), "answer")
+        } else {
+            ("for permission", "approve")
+        };
         let text = format!(
-            "The agent asks: {message}\nThis editor can't show its form; answer it with \
-             `tapedeck approvals answer {id}`."
+            "The agent asks: {asks}\nThis editor {why}; answer it with `tapedeck approvals {answer} {id}`."
         );
-        let remark = self.mapping.remark(&format!("{id}/form"), &text);
+        let remark = self.mapping.remark(&format!("{id}/elsewhere"), &text);
         self.out.push_front(Out::Update(Box::new(remark)));
     }
 
@@ -93,7 +97,8 @@ impl Session {
     pub(super) fn left(&mut self, question: Question, left: Left) {
         self.asked.remove(&question.id);
         match left {
-            Left::Answered | Left::Unasked => {}
+            Left::Answered => {}
+            Left::Unasked => self.ask_elsewhere(&question, "has given no answer that can be read"),
             Left::Unfit => self.out.push_back(Out::Ask(question)),
             Left::Cancelled => self.turn_given_up(question.run_id),
         }

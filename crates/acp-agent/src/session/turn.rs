@@ -91,7 +91,7 @@ impl Session {
                 if let Some(turn) = &mut self.turn {
                     turn.run_id = Some(accepted.run_id);
                 }
-                self.watch(accepted.run_id);
+                self.watch(accepted.run_id, None);
                 self.cancel_turn();
             }
             Worked::Admitted(Err(error)) => self.fail_turn(error),
@@ -102,18 +102,25 @@ impl Session {
         }
     }
 
-    /// Looks from time to time whether anybody can serve a run that waits.
-    fn watch(&mut self, run_id: RunId) {
-        let client = self.client.clone();
+    /// Looks from time to time whether anybody can serve a run that waits. What was told already is
+    /// not told again.
+    fn watch(&mut self, run_id: RunId, told: Option<String>) {
+        let (desk, client, id) = (Arc::clone(&self.desk), self.client.clone(), self.id);
         let task = async move {
             loop {
                 tokio::time::sleep(PATIENCE).await;
+                let trouble = desk.host.trouble(id).await;
                 match client.run(run_id).await {
                     Ok(run) if run.claimed_at.is_some() || run.status.is_terminal() => {
                         return Done::Nothing;
                     }
                     Ok(run) => {
-                        if let Some(reason) = run.unservable {
+                        if let Some(reason) = trouble {
+                            return Done::Hopeless(run_id, reason);
+                        }
+                        if let Some(reason) = run.unservable
+                            && told.as_ref() != Some(&reason)
+                        {
                             return Done::Waits(run_id, reason);
                         }
                     }
@@ -133,14 +140,34 @@ impl Session {
     }
 
     /// Says why nobody takes a run that still waits.
-    pub(super) fn waits(&mut self, run_id: RunId, reason: &str) {
-        let turn = self.turn.as_ref().filter(|turn| turn.is_of(Some(run_id)));
-        if turn.is_some_and(|turn| !turn.is_claimed) {
-            let known = reason.parse().ok().map(Unservable::explanation);
-            let text = format!("The run waits: {}", known.unwrap_or(reason));
-            let remark = self.mapping.remark(&format!("{run_id}/waits"), &text);
-            self.push([remark]);
+    pub(super) fn waits(&mut self, run_id: RunId, reason: String) {
+        if !self.is_awaited(run_id) {
+            return;
         }
+        let known = reason.parse().ok().map(Unservable::explanation);
+        let text = format!("The run waits: {}", known.unwrap_or(&reason));
+        let remark = self.mapping.remark(&format!("{run_id}/waits"), &text);
+        self.push([remark]);
+        self.watch(run_id, Some(reason));
+    }
+
+    /// Whether the turn's run still waits for an executor.
+    fn is_awaited(&self, run_id: RunId) -> bool {
+        let turn = self.turn.as_ref();
+        turn.is_some_and(|turn| turn.is_of(Some(run_id)) && !turn.is_claimed)
+    }
+
+    /// Ends a turn whose run nobody will execute: left in the queue, it would be in the way of the
+    /// next.
+    pub(super) fn is_hopeless(&mut self, run_id: RunId, reason: &str) {
+        if !self.is_awaited(run_id) {
+            return;
+        }
+        let client = self.client.clone();
+        self.attempt("cancel", async move {
+            client.cancel_run(run_id).await.map(drop)
+        });
+        self.fail_turn(failed(reason).data(json!({"runId": run_id})));
     }
 
     /// The end of the turn's run has been told; what is missing is how the agent stopped.

@@ -34,6 +34,8 @@ pub(crate) struct Args {
 
 /// Tells the story.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
+    let why = "the demo starts a server of its own";
+    context.config.without_named_server(why)?;
     let mut signals = Signals::listen()?;
     let telling = Telling::new(context.printer);
     let given = context.config.is_from_flag("data_dir");

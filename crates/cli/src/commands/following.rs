@@ -131,7 +131,12 @@ pub(crate) async fn follow(
             } else {
                 "waiting for an executor"
             }),
-            answer = scene.answer() => scene.answered(answer?).await?,
+            answer = scene.answer() => {
+                scene.answered(answer?).await?;
+                if std::mem::take(&mut scene.is_cancel_wanted) {
+                    cancel = Some(cancel_run(client, followed.run_id).boxed());
+                }
+            }
             outcome = maybe(&mut cancel) => {
                 cancel = None;
                 outcome?;

@@ -87,7 +87,8 @@ impl LocalExecutor {
     }
 }
 
-fn local_path(session: &SessionResponse) -> Option<PathBuf> {
+/// The directory that a session works in, if it has one of the person's.
+pub(crate) fn local_path(session: &SessionResponse) -> Option<PathBuf> {
     let workspace = session.workspace.as_ref()?;
     let path = workspace.fields.get("path")?.as_str()?;
     Some(PathBuf::from(path))

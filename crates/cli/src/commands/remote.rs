@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal as _;
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 use tapedeck_client::Secret;
@@ -106,10 +107,7 @@ async fn token_from_stdin(printer: Printer) -> anyhow::Result<Secret> {
         stdin.read_line(&mut line).await?;
         line
     };
-    match line.trim() {
-        "" => Err(Failed::usage("stdin gave no token")),
-        token => Ok(Secret::new(token)),
-    }
+    Secret::token(&line).context("stdin")
 }
 
 /// Asks for a token without showing what is typed, from before it is asked for.

@@ -108,6 +108,13 @@ impl Rendering {
                     .unwrap_or("another session");
                 self.line(Tone::Quiet, "·", &format!("forked from {source}"))
             }
+            "TurnStatusDelta" => match (event.text("status"), event.text("reason")) {
+                (Some(status), Some(reason)) => {
+                    let text = format!("{}: {reason}", status.replace('_', " "));
+                    self.line(Tone::Quiet, "·", &text)
+                }
+                _ => Ok(()),
+            },
             "Error" => self.line(Tone::Bad, "✗", event.text("error").unwrap_or("an error")),
             "TurnEnd" => self.turn_end(event),
             _ => Ok(()),

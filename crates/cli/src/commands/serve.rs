@@ -60,6 +60,7 @@ impl Args {
 /// Serves until a signal comes.
 pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let config = &context.config;
+    config.without_named_server("this is a server, on `--listen`")?;
     let ready_file = config.serve.ready_file.as_deref();
     let ready_file = ready_file.map(config::expand).transpose()?;
     if let Some(stale) = &ready_file {

@@ -58,7 +58,8 @@ pub(crate) enum Command {
     /// Put a session back to a checkpoint; nothing is deleted
     #[command(after_help = "Examples:
   tapedeck sessions checkpoints SESSION
-  tapedeck sessions restore SESSION CHECKPOINT")]
+  tapedeck sessions restore SESSION CHECKPOINT
+  tapedeck sessions restore SESSION 'before the rewrite'")]
     Restore(checkpoints::One),
     /// Make a new session that starts from a place of another
     Fork(checkpoints::ForkArgs),
@@ -165,7 +166,10 @@ async fn answer(
         Command::Checkpoints(args) => checkpoints::list(args, connection, printer).await?,
         Command::Checkpoint(args) => checkpoints::capture(args, connection, printer).await?,
         Command::DeleteCheckpoint(one) => checkpoints::delete(one, connection, printer).await?,
-        Command::Restore(one) => checkpoints::restore(one, connection, printer).await?,
+        Command::Restore(one) => {
+            let which = Some(one.checkpoint.as_str());
+            checkpoints::restore(one.session, which, connection, printer).await?;
+        }
         Command::Fork(args) => {
             checkpoints::fork(args, connection, printer).await?;
         }

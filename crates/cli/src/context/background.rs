@@ -108,6 +108,11 @@ impl Background {
         &self.dir
     }
 
+    /// Where processes in the background say what they have to say.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join(LOG)
+    }
+
     /// The server that holds the directory, if there is one.
     pub(crate) async fn live(&self) -> anyhow::Result<Option<Server>> {
         let Some(file) = ServerFile::of_live_server(&self.dir).await? else {
@@ -148,7 +153,7 @@ impl Background {
     }
 
     fn cannot_start(&self) -> anyhow::Error {
-        let (dir, log) = (self.dir.display(), self.dir.join(LOG));
+        let (dir, log) = (self.dir.display(), self.log());
         let text = format!(
             "no server could be started on `{dir}`: if `tapedeck run` or another command works there, \
              try again once it has ended; see also `{}`",

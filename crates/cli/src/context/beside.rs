@@ -34,11 +34,7 @@ pub(crate) enum Beside {
 impl Beside {
     /// The one that the configuration names.
     pub(crate) async fn open(config: &Config) -> anyhow::Result<Self> {
-        if config.is_from_flag("server") || config.is_from_flag("remote") {
-            return Err(Failed::usage(
-                "this looks at the database itself: name it with `--data-dir` or `--database`",
-            ));
-        }
+        config.without_server()?;
         if let Some(url) = &config.database {
             let options = postgres::Options::new(url.expose());
             return Ok(Self::Postgres {

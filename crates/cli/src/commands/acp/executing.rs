@@ -1,6 +1,7 @@
 //! The executor of one session, in a process that outlives the editor whose prompt it executes. It
 //! ends once the session has had nothing to do for as long as an agent stays.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tapedeck_client::Client;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::commands::agents::Agent;
 use crate::commands::local::{self, LocalExecutor};
 use crate::commands::signals::Signals;
-use crate::context::{Background, Context};
+use crate::context::{Background, Context, ExecutorLock};
 use crate::exit::Exit;
 
 /// Between two looks at the session.
@@ -24,6 +25,9 @@ const SHORTEST_STAY: Duration = Duration::from_secs(3);
 pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
     let background = Background::enter(&context.config).await?;
+    let Some(_lock) = lock(background.dir(), id).await? else {
+        return Ok(Exit::Success);
+    };
     let holder = background.holder().await?;
     let client = holder.client()?;
     let session = client.session(id).await?;
@@ -42,6 +46,18 @@ pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit
         () = until_idle(&background, &client, id, stay) => executor.finish().await,
     }
     Ok(Exit::Success)
+}
+
+/// The session's lock. Who only looks whether somebody has it holds it for a moment.
+async fn lock(dir: &Path, id: SessionId) -> anyhow::Result<Option<ExecutorLock>> {
+    let deadline = Instant::now() + PERIOD;
+    loop {
+        let lock = ExecutorLock::take(dir, id)?;
+        if lock.is_some() || Instant::now() >= deadline {
+            return Ok(lock);
+        }
+        sleep(PERIOD / 20).await;
+    }
 }
 
 /// Waits until the session has had no run for a while, or is gone, or its server is for good. The

@@ -2,6 +2,7 @@
 //! process of its own for each session that gets a prompt. Both outlive the editor.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,10 +15,13 @@ use tokio::sync::Mutex;
 
 use crate::commands::agents::Agent;
 use crate::commands::local;
-use crate::context::Background;
+use crate::config;
+use crate::context::{Background, ExecutorLock};
 
 /// Between two looks at what should be running.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Executors of a session that fail one after the other before it is said to be no use.
+const MOST_FAILURES: u32 = 3;
 
 /// The server in the background and executors of our own.
 #[derive(Debug)]
@@ -31,7 +35,40 @@ pub(super) struct LocalHost {
 struct State {
     /// The client, and the address that it is for.
     client: Option<(String, Client)>,
-    executors: HashMap<SessionId, Child>,
+    executors: HashMap<SessionId, Executing>,
+}
+
+/// Who executes a session.
+#[derive(Debug, Default)]
+struct Executing {
+    /// A process of ours. Without one it is another's, who holds the session's lock.
+    child: Option<Child>,
+    /// Processes that have failed one after the other.
+    failures: u32,
+}
+
+impl Executing {
+    /// Whether somebody is there. Failures are counted when they are seen.
+    fn is_alive(&mut self, dir: &Path, session: SessionId) -> anyhow::Result<bool> {
+        let Some(child) = &mut self.child else {
+            return Ok(ExecutorLock::take(dir, session)?.is_none());
+        };
+        let Some(ended) = child.try_wait()? else {
+            return Ok(true);
+        };
+        self.child = None;
+        self.failures = if ended.success() {
+            0
+        } else {
+            self.failures + 1
+        };
+        Ok(false)
+    }
+
+    /// Whether one more would fail like those before.
+    const fn is_hopeless(&self) -> bool {
+        self.failures >= MOST_FAILURES
+    }
 }
 
 impl LocalHost {
@@ -62,17 +99,18 @@ impl LocalHost {
         }
         let client = self.client(&mut state).await?;
         let mut ended = Vec::new();
-        for (id, child) in &mut state.executors {
-            if child.try_wait()?.is_some() {
+        for (id, executing) in &mut state.executors {
+            if !executing.is_hopeless() && !executing.is_alive(self.background.dir(), *id)? {
                 ended.push(*id);
             }
         }
         for id in ended {
-            state.executors.remove(&id);
             // A prompt may have come in its last moment.
             let session = client.session(id).await;
             if session.is_ok_and(|session| session.active_run_id.is_some()) {
                 self.start_executor(&mut state, id)?;
+            } else {
+                state.executors.remove(&id);
             }
         }
         Ok(())
@@ -90,12 +128,15 @@ impl LocalHost {
         }
     }
 
+    /// Starts an executor unless there were too many that failed.
     fn start_executor(&self, state: &mut State, session: SessionId) -> anyhow::Result<()> {
+        let executing = state.executors.entry(session).or_default();
+        if executing.is_hopeless() {
+            return Ok(());
+        }
         let id = session.to_string();
-        let child = self
-            .background
-            .spawn(&["--role", "executor", "--session", &id])?;
-        state.executors.insert(session, child);
+        let arguments = ["--role", "executor", "--session", &id];
+        executing.child = Some(self.background.spawn(&arguments)?);
         Ok(())
     }
 }
@@ -107,6 +148,15 @@ impl Host for LocalHost {
         self.client(&mut state).await.map_err(HostError::from)
     }
 
+    fn admits(&self, directory: &Path) -> Result<(), String> {
+        let at = directory.display();
+        match directory.metadata() {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err(format!("`{at}` is no directory")),
+            Err(error) => Err(format!("`{at}` can't be used: {error}")),
+        }
+    }
+
     async fn created(&self, session: &SessionResponse) -> Result<(), HostError> {
         let dir = self.background.dir();
         local::remember(dir, session.session_id, &self.agent).map_err(HostError::from)
@@ -114,14 +164,30 @@ impl Host for LocalHost {
 
     async fn prepare(&self, session: SessionId) -> Result<(), HostError> {
         let mut state = self.state.lock().await;
-        self.client(&mut state).await?;
-        let child = state.executors.get_mut(&session);
-        if let Some(child) = child
-            && child.try_wait()?.is_none()
-        {
+        let client = self.client(&mut state).await?;
+        let executing = state.executors.entry(session).or_default();
+        if executing.is_alive(self.background.dir(), session)? {
             return Ok(());
+        }
+        // The person may have mended what was wrong.
+        executing.failures = 0;
+        let known = client.session(session).await?;
+        if let Some(path) = local::local_path(&known) {
+            self.admits(&config::expand(&path)?)
+                .map_err(|reason| format!("the session's directory isn't there: {reason}"))?;
         }
         self.start_executor(&mut state, session)
             .map_err(HostError::from)
+    }
+
+    async fn trouble(&self, session: SessionId) -> Option<String> {
+        let state = self.state.lock().await;
+        let executing = state.executors.get(&session)?;
+        executing.is_hopeless().then(|| {
+            format!(
+                "the session's executor can't start; the end of `{}` says why",
+                self.background.log().display()
+            )
+        })
     }
 }

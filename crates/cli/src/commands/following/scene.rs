@@ -20,6 +20,11 @@ use crate::output::{Printer, Tone, Working};
 /// Without a word for so long, a person wonders whether anything goes on.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// What a person types at a question to cancel the run.
+const CANCEL: &str = "/cancel";
+const ANSWERS: &str = "answer `y`, `s`, `a`, `n` or `n WHY`; `/cancel` cancels the run, Ctrl-D leaves the \
+                       question open";
+
 /// What is on the screen, and which questions are open.
 pub(super) struct Scene<'a> {
     client: &'a Client,
@@ -38,6 +43,8 @@ pub(super) struct Scene<'a> {
     last_event: Instant,
     /// How the run ended, once it has.
     pub(super) ended: Option<Ended>,
+    /// Whether the person has asked, at a question, for the run to be cancelled.
+    pub(super) is_cancel_wanted: bool,
 }
 
 impl<'a> Scene<'a> {
@@ -55,6 +62,7 @@ impl<'a> Scene<'a> {
             working: None,
             last_event: Instant::now(),
             ended: None,
+            is_cancel_wanted: false,
         }
     }
 
@@ -187,6 +195,12 @@ impl<'a> Scene<'a> {
             return self.left_open();
         };
         let line = line.as_str();
+        if line.trim() == CANCEL {
+            // The question goes with the run; until then it may still be answered.
+            self.is_cancel_wanted = true;
+            self.is_asked = false;
+            return self.ask().await;
+        }
         if let Some(filling) = &mut self.filling {
             return match filling.take(line) {
                 Filled::More { fault } => {
@@ -204,6 +218,9 @@ impl<'a> Scene<'a> {
             Some(Reply::Approve(scope)) => self.resolve(true, scope, None).await,
             Some(Reply::Deny(why)) => self.resolve(false, Scope::Once, why).await,
             None => {
+                if !line.trim().is_empty() {
+                    self.printer.note(ANSWERS)?;
+                }
                 self.is_asked = false;
                 self.ask().await
             }
@@ -289,10 +306,12 @@ impl Reply {
             None => (line.trim(), None),
         };
         match (word.to_lowercase().as_str(), rest) {
-            ("y" | "yes", None) => Some(Self::Approve(Scope::Once)),
+            ("y" | "yes" | "/approve", None) => Some(Self::Approve(Scope::Once)),
             ("s" | "session", None) => Some(Self::Approve(Scope::Session)),
             ("a" | "always", None) => Some(Self::Approve(Scope::Always)),
-            ("n" | "no", why) => Some(Self::Deny(why)),
+            ("n" | "no" | "/deny", why) => Some(Self::Deny(why)),
+            // As the conversation's command has it.
+            ("/approve", Some(scope)) => Some(Self::Approve(scope.parse().ok()?)),
             _ => None,
         }
     }
@@ -318,6 +337,14 @@ mod tests {
             ("y but not there", None),
             ("", None),
             ("perhaps", None),
+            ("/approve", Some(Reply::Approve(Scope::Once))),
+            ("/approve always", Some(Reply::Approve(Scope::Always))),
+            ("/approve perhaps", None),
+            (
+                "/deny not now",
+                Some(Reply::Deny(Some("not now".to_owned()))),
+            ),
+            ("/sessions", None),
         ] {
             assert_eq!(Reply::of(line), reply, "{line}");
         }

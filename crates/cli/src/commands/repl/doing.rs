@@ -1,9 +1,9 @@
 //! What the commands of the prompt do. Each is what a command of the binary does, on the open session.
 
 use tapedeck_client::Paging;
+use tapedeck_domain::SessionId;
 use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
 use tapedeck_domain::session::ApprovalPolicy;
-use tapedeck_domain::{CheckpointId, SessionId};
 use tapedeck_protocol::interaction::ResolveRequest;
 use tapedeck_protocol::session::{Change, SessionResponse, UpdateSessionRequest};
 
@@ -12,7 +12,7 @@ use super::input::Input;
 use super::slash::{COMMANDS, Slash};
 use crate::commands::approvals;
 use crate::commands::sessions::changes::{self, DiffArgs};
-use crate::commands::sessions::checkpoints::{self, CaptureArgs, ForkArgs, ListArgs, One};
+use crate::commands::sessions::checkpoints::{self, CaptureArgs, ForkArgs, ListArgs};
 use crate::commands::sessions::{self, PageArgs};
 use crate::exit::{Exit, Failed};
 
@@ -67,7 +67,10 @@ impl Desk<'_> {
                 self.open(session, input).await
             }
             Slash::Policy(policy) => self.policy(policy).await,
-            Slash::Restore(which) => self.restore(which).await,
+            Slash::Restore(which) => {
+                let (session, which) = (self.opened()?, which.as_deref());
+                checkpoints::restore(session, which, self.connection, self.context.printer).await
+            }
             Slash::Resume(None) => self.resume().await,
             Slash::Resume(Some(which)) => {
                 let session = self.named(&which).await?;
@@ -154,43 +157,6 @@ impl Desk<'_> {
         };
         let fork = checkpoints::fork(args, self.connection, self.context.printer).await?;
         self.open(fork, input).await
-    }
-
-    /// Puts the session back to a checkpoint: by its id or its label, else to the newest.
-    async fn restore(&self, which: Option<String>) -> anyhow::Result<()> {
-        let session = self.opened()?;
-        let id = which.as_deref().and_then(|which| which.parse().ok());
-        let checkpoint = match id {
-            Some(id) => id,
-            None => self.labelled(session, which.as_deref()).await?,
-        };
-        let one = One {
-            session,
-            checkpoint,
-        };
-        checkpoints::restore(one, self.connection, self.context.printer).await
-    }
-
-    async fn labelled(
-        &self,
-        session: SessionId,
-        label: Option<&str>,
-    ) -> anyhow::Result<CheckpointId> {
-        let paging = Paging {
-            limit: Some(LOOKED_AT),
-            cursor: None,
-        };
-        let client = &self.connection.client;
-        let list = client.checkpoints(session, false, &paging).await?;
-        let mut checkpoints = list.checkpoints.into_iter();
-        let found = checkpoints.find(|found| label.is_none() || found.label.as_deref() == label);
-        found.map(|found| found.checkpoint_id).ok_or_else(|| {
-            let text = match label {
-                Some(label) => format!("no checkpoint is called `{}`", label.escape_debug()),
-                None => "the session has no checkpoint; `/checkpoint` makes one".to_owned(),
-            };
-            Failed::with(Exit::NotFound, text)
-        })
     }
 
     async fn cancel(&self) -> anyhow::Result<()> {

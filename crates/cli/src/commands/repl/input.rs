@@ -2,6 +2,7 @@
 //! pipe. It must never say what a line means.
 
 use std::borrow::Cow;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -117,7 +118,7 @@ type Read = rustyline::Result<String>;
 
 impl Editor {
     fn start(printer: Printer, history: &Path) -> anyhow::Result<Self> {
-        let before = tcgetattr(std::io::stdin()).context("the terminal can't be read")?;
+        let before = tcgetattr(io::stdin()).context("the terminal can't be read")?;
         let editor = editor(printer, history)?;
         let (wanted, requests) = mpsc::sync_channel(1);
         let history = history.to_path_buf();
@@ -133,23 +134,30 @@ impl Editor {
     }
 
     async fn next(&mut self) -> anyhow::Result<Typed> {
-        let waiting = match &mut self.waiting {
-            Some(waiting) => waiting,
-            none => {
-                let (reply, waiting) = oneshot::channel();
-                self.wanted.send(reply)?;
-                none.insert(waiting)
-            }
-        };
-        let read = waiting.await.context("the editor has ended")?;
-        self.waiting = None;
-        match read {
-            Ok(text) => Ok(Typed::Text(slash::joined(&text))),
-            Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
-                Ok(Typed::Interrupted)
-            }
-            Err(ReadlineError::Eof) => Ok(Typed::Ended),
-            Err(error) => Err(error).context("the terminal can't be read"),
+        loop {
+            let waiting = match &mut self.waiting {
+                Some(waiting) => waiting,
+                none => {
+                    let (reply, waiting) = oneshot::channel();
+                    self.wanted.send(reply)?;
+                    none.insert(waiting)
+                }
+            };
+            let read = waiting.await.context("the editor has ended")?;
+            self.waiting = None;
+            return match read {
+                Ok(text) => Ok(Typed::Text(slash::joined(&text))),
+                Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
+                    Ok(Typed::Interrupted)
+                }
+                Err(ReadlineError::Eof) => Ok(Typed::Ended),
+                // A stray byte of a person's is no reason to end.
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.printer.note("that was no UTF-8 text and is dropped")?;
+                    continue;
+                }
+                Err(error) => Err(error).context("the terminal can't be read"),
+            };
         }
     }
 }
@@ -159,7 +167,7 @@ impl Drop for Editor {
     fn drop(&mut self) {
         if self.waiting.is_some() {
             let _gone = self.printer.text(format!("{PASTE_AS_TYPED}\n"));
-            let _gone = tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &self.before);
+            let _gone = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.before);
         }
     }
 }
@@ -211,7 +219,7 @@ fn edit(
     }
 }
 
-fn make_private(file: &Path) -> std::io::Result<()> {
+fn make_private(file: &Path) -> io::Result<()> {
     std::fs::set_permissions(file, PermissionsExt::from_mode(0o600))
 }
 

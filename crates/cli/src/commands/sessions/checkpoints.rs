@@ -1,5 +1,6 @@
 //! Checkpoints of a session: capture, list, delete, restore; and forks.
 
+use tapedeck_client::{Client, Paging};
 use tapedeck_domain::{CheckpointId, SessionId};
 use tapedeck_protocol::checkpoint::{
     CheckpointResponse, CreateCheckpointRequest, ForkRequest, RestoreRequest,
@@ -9,7 +10,11 @@ use tapedeck_protocol::session::SessionResponse;
 use super::{PageArgs, more};
 use crate::commands::local;
 use crate::context::Connection;
+use crate::exit::{Exit, Failed};
 use crate::output::{Printer, or_nothing, short, time};
+
+/// Checkpoints of one page when one is looked for.
+const PAGE: u32 = 200;
 
 /// Which checkpoints.
 #[derive(Debug, clap::Args)]
@@ -40,12 +45,12 @@ pub(crate) struct CaptureArgs {
 }
 
 /// A checkpoint of a session.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct One {
     /// The session; no run may be active
     pub(crate) session: SessionId,
-    /// The checkpoint
-    pub(crate) checkpoint: CheckpointId,
+    /// The checkpoint: its id, or its label, of which the newest counts
+    pub(crate) checkpoint: String,
 }
 
 /// From where to fork.
@@ -60,8 +65,8 @@ pub(crate) struct ForkArgs {
     /// The session
     pub(crate) session: SessionId,
     /// Start from this checkpoint, with its settings
-    #[arg(long, value_name = "ID", conflicts_with = "seq")]
-    pub(crate) checkpoint: Option<CheckpointId>,
+    #[arg(long, value_name = "ID|LABEL", conflicts_with = "seq")]
+    pub(crate) checkpoint: Option<String>,
     /// Start from what had settled by the event with this number
     #[arg(long, value_name = "N")]
     pub(crate) seq: Option<u64>,
@@ -136,34 +141,66 @@ pub(crate) async fn delete(
 ) -> anyhow::Result<()> {
     connection.touch(one.session);
     let client = &connection.client;
-    client
-        .delete_checkpoint(one.session, one.checkpoint)
-        .await?;
+    let id = find(client, one.session, Some(&one.checkpoint)).await?;
+    client.delete_checkpoint(one.session, id).await?;
     if printer.is_json() {
-        let deleted = serde_json::json!({"checkpoint_id": one.checkpoint, "deleted": true});
+        let deleted = serde_json::json!({"checkpoint_id": id, "deleted": true});
         return Ok(printer.object(&deleted)?);
     }
-    Ok(printer.line(format!("checkpoint {}: deleted", one.checkpoint))?)
+    Ok(printer.line(format!("checkpoint {id}: deleted"))?)
 }
 
-/// Puts a session back to a checkpoint.
+/// A checkpoint by its id, or the newest active one of a label, or of all.
+async fn find(
+    client: &Client,
+    session: SessionId,
+    which: Option<&str>,
+) -> anyhow::Result<CheckpointId> {
+    if let Some(id) = which.and_then(|which| which.parse().ok()) {
+        return Ok(id);
+    }
+    let mut paging = Paging {
+        limit: Some(PAGE),
+        cursor: None,
+    };
+    loop {
+        let list = client.checkpoints(session, false, &paging).await?;
+        let mut listed = list.checkpoints.into_iter();
+        let found = listed.find(|found| which.is_none() || found.label.as_deref() == which);
+        if let Some(found) = found {
+            return Ok(found.checkpoint_id);
+        }
+        paging.cursor = list.next_cursor;
+        if paging.cursor.is_none() {
+            let text = match which {
+                Some(which) => format!("no checkpoint is called `{}`", which.escape_debug()),
+                None => "the session has no checkpoint".to_owned(),
+            };
+            return Err(Failed::with(Exit::NotFound, text));
+        }
+    }
+}
+
+/// Puts a session back to a checkpoint, to the newest if none is named.
 pub(crate) async fn restore(
-    one: One,
+    session: SessionId,
+    which: Option<&str>,
     connection: &Connection,
     printer: Printer,
 ) -> anyhow::Result<()> {
-    connection.touch(one.session);
+    connection.touch(session);
     let request = RestoreRequest::default();
-    let restored = connection
-        .client
-        .restore_session(one.session, one.checkpoint, &request)
+    let client = &connection.client;
+    let checkpoint = find(client, session, which).await?;
+    let restored = client
+        .restore_session(session, checkpoint, &request)
         .await?;
     if printer.is_json() {
         return Ok(printer.object(&restored)?);
     }
     Ok(printer.fields(&[
         ("session", restored.session_id.to_string()),
-        ("checkpoint", one.checkpoint.to_string()),
+        ("checkpoint", checkpoint.to_string()),
         (
             "label",
             or_nothing(restored.latest_checkpoint_label.as_ref()),
@@ -181,13 +218,18 @@ pub(crate) async fn fork(
 ) -> anyhow::Result<SessionResponse> {
     let source = args.session;
     connection.touch(source);
+    let client = &connection.client;
+    let checkpoint_id = match args.checkpoint.as_deref() {
+        None => None,
+        which => Some(find(client, source, which).await?),
+    };
     let request = ForkRequest {
-        checkpoint_id: args.checkpoint,
+        checkpoint_id,
         session_seq: args.seq,
         title: args.title,
         command_id: None,
     };
-    let fork = connection.client.fork_session(source, &request).await?;
+    let fork = client.fork_session(source, &request).await?;
     connection.touch(fork.session_id);
     if let Some(dir) = connection.local_dir() {
         local::inherit(dir, source, fork.session_id)?;
