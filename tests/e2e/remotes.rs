@@ -285,11 +285,13 @@ async fn a_form_is_filled_in_at_the_terminal_or_left_for_somebody_else() {
         Terminal::start(command)
     };
     let mut reader = attach(&["--read-only"]);
-    reader.shows("tapedeck approvals answer").await;
+    reader
+        .shows("tapedeck --remote home approvals answer")
+        .await;
     let mut first = attach(&[]);
     first.shows("branch").await;
     first.types(CTRL_D).await;
-    first.shows("tapedeck approvals answer").await;
+    first.shows("tapedeck --remote home approvals answer").await;
     assert_eq!(ask().await["status"], "pending");
 
     let mut second = attach(&[]);
@@ -346,4 +348,42 @@ async fn a_conversation_with_a_remote_outlives_its_restart() {
     terminal.shows("✓ completed").await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
+}
+
+#[tokio::test]
+async fn what_a_command_cannot_use_is_refused_and_told_in_a_line() {
+    let place = Place::new();
+    let url = "http://127.0.0.1:1";
+    // A server that a command has no use for is not left out in silence.
+    for command in ["serve", "demo", "doctor", "storage check"] {
+        let mut arguments: Vec<_> = command.split(' ').collect();
+        arguments.extend(["--server", url]);
+        let refused = place.run(&arguments).await.exits(2);
+        assert!(refused.err.contains("--server"), "{}", refused.err);
+    }
+    let mut meant = place.command(&["doctor"]);
+    meant.env("TAPEDECK_SERVER", url);
+    let meant = Output::of("doctor", &meant.output().await.unwrap()).exits(2);
+    assert!(meant.err.contains("TAPEDECK_SERVER"), "{}", meant.err);
+    let secret = [
+        "sessions",
+        "list",
+        "--server",
+        "http://me:secret@127.0.0.1:1",
+    ];
+    let secret = place.run(&secret).await.exits(2);
+    assert!(!secret.err.contains("secret@"), "{}", secret.err);
+    let missing = [
+        "sessions",
+        "list",
+        "--server",
+        url,
+        "--token-file",
+        "missing",
+    ];
+    place.run(&missing).await.exits(3);
+    // One line says what is wrong, one where to read more.
+    let wrong = place.run(&["run", "--gaol", "x"]).await.exits(2);
+    assert_eq!(wrong.err.lines().count(), 2, "{}", wrong.err);
+    assert!(wrong.err.contains("'--goal'"), "{}", wrong.err);
 }

@@ -17,12 +17,14 @@ use crate::mistake::Mistake;
 use crate::output::Printer;
 
 /// Runs the command that the arguments name.
-pub(crate) fn run(arguments: Vec<OsString>) -> Exit {
-    let cli = match Cli::try_parse_from(&arguments) {
+pub(crate) fn run(arguments: &[OsString]) -> Exit {
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(error) => return unread(&error, &arguments),
+        Err(error) => return unread(&error, arguments),
     };
-    let printer = Printer::new(cli.globals.json);
+    // For as long as the process lives.
+    let called = cli.globals.called().leak();
+    let printer = Printer::of(called, cli.globals.json);
     match start(cli, printer) {
         Ok(exit) => exit,
         Err(error) if exit::reader_has_gone(&error) => Exit::Success,
@@ -152,7 +154,7 @@ pub(crate) fn report(
         .chain()
         .any(<dyn std::error::Error>::is::<tapedeck_client::Error>);
     let away = (exit == Exit::Unreachable && problem.is_none() && is_of_client).then_some(
-        "is the server running? `tapedeck serve` starts one; without `--server` none is needed",
+        "is the server running? `tapedeck serve` starts one there; where none is named none is needed",
     );
     printer.error(text, hint.or(away));
 }

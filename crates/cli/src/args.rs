@@ -67,6 +67,26 @@ pub(crate) struct Globals {
     log_format: Option<LogFormat>,
 }
 
+impl Globals {
+    /// The command line of ours that leads to the same place, for another command behind it.
+    pub(crate) fn called(&self) -> String {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let is_local = self.server.is_none() && self.remote.is_none();
+        let given = [
+            ("--server", self.server.clone()),
+            ("--remote", self.remote.clone()),
+            ("--token-file", path(&self.token_file)),
+            ("--data-dir", path(&self.data_dir).filter(|_| is_local)),
+            ("--database", self.database.clone().filter(|_| is_local)),
+            ("--config", path(&self.config)),
+        ];
+        let given = given
+            .into_iter()
+            .filter_map(|(flag, value)| Some(format!(" {flag} {}", shell_words::quote(&value?))));
+        format!("tapedeck{}", given.collect::<String>())
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

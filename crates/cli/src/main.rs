@@ -25,5 +25,5 @@ fn main() -> ExitCode {
     if arguments.get(1).is_some_and(|name| name == GUARD) {
         return tapedeck_executor::guard::guard_main(arguments.drain(2..));
     }
-    app::run(arguments).into()
+    app::run(&arguments).into()
 }

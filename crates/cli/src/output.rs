@@ -38,6 +38,8 @@ pub(crate) enum Tone {
 /// Prints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
+    /// How a command begins that goes where this process goes.
+    called: &'static str,
     json: bool,
     is_terminal: bool,
     color: Color,
@@ -53,9 +55,15 @@ struct Color {
 impl Printer {
     /// Prints as the process's streams allow.
     pub(crate) fn new(json: bool) -> Self {
+        Self::of("tapedeck", json)
+    }
+
+    /// The same where commands that are told to a person begin with these words.
+    pub(crate) fn of(called: &'static str, json: bool) -> Self {
         let plain = config::no_color();
         let is_terminal = io::stdout().is_terminal();
         Self {
+            called,
             json,
             is_terminal,
             color: Color {
@@ -112,6 +120,11 @@ impl Printer {
     /// Writes one JSON object as one line.
     pub(crate) fn object(self, value: &impl Serialize) -> io::Result<()> {
         self.line(serde_json::to_string(value)?)
+    }
+
+    /// A command that a person can type to the same end: it goes where this process goes.
+    pub(crate) fn command(self, command: impl Display) -> String {
+        format!("`{} {command}`", self.called)
     }
 
     /// Writes a table; `nothing` stands for one without rows. A terminal that is too narrow for it

@@ -79,7 +79,8 @@ impl Rendering {
                 self.line(Tone::Alert, "?", &text)?;
                 match (question.is_cut(), &question.interaction_id) {
                     (true, Some(id)) => {
-                        let all = format!("all of it: `tapedeck approvals show {id}`");
+                        let command = format_args!("approvals show {id}");
+                        let all = format!("all of it: {}", self.printer.command(command));
                         self.line(Tone::Quiet, " ", &all)
                     }
                     _ => Ok(()),

@@ -177,7 +177,8 @@ impl<'a> Scene<'a> {
             Asks::Tool { .. } => ("approve", "deny"),
             Asks::Form { .. } => ("answer", "decline"),
         };
-        let text = format!("answer it with `tapedeck approvals {yes} {id}` (or `{no}`)");
+        let command = self.printer.command(format_args!("approvals {yes} {id}"));
+        let text = format!("answer it with {command} (or `{no}`)");
         Ok(self.printer.note(text)?)
     }
 

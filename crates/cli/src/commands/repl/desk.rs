@@ -220,7 +220,9 @@ impl<'a> Desk<'a> {
         self.leave_session().await;
         match id {
             Some(id) if says_how => {
-                self.note(format!("go on with it: tapedeck repl --session {id}"))
+                let printer = self.context.printer;
+                let command = printer.command(format_args!("repl --session {id}"));
+                self.note(format!("go on with it: {command}"))
             }
             Some(_) | None => Ok(()),
         }
