@@ -80,6 +80,8 @@ ids! {
     TapeId = "tape_id";
     /// One entry of a tape.
     TapeEntryId = "entry_id";
+    /// A token that callers prove who they are with.
+    TokenId = "token_id";
 }
 
 macro_rules! keys {

@@ -37,6 +37,7 @@ pub mod tape;
 pub mod text;
 pub mod time;
 pub mod timing;
+pub mod token;
 pub mod transcript;
 
 #[cfg(test)]
@@ -46,7 +47,7 @@ mod model;
 
 pub use id::{
     CheckpointId, DeploymentId, InteractionId, InvalidId, LogId, RuleId, RunId, RunKey, SessionId,
-    SessionKey, TapeEntryId, TapeId,
+    SessionKey, TapeEntryId, TapeId, TokenId,
 };
 pub use json::JsonText;
 pub use rejection::Rejection;

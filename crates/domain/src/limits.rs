@@ -70,5 +70,7 @@ pub const RULE_FIELDS: usize = 16;
 pub const RULE_PATTERN_CHARS: usize = 2_000;
 /// The arguments that a rule was made of, in bytes of JSON.
 pub const RULE_ARGUMENT_BYTES: usize = 16 * 1024;
+/// How long a token may hold that ends by itself, in seconds: ten years.
+pub const TOKEN_SECONDS: u64 = 315_360_000;
 /// What a question says, in characters.
 pub const MESSAGE_CHARS: usize = 16_384;

@@ -202,6 +202,12 @@ pub enum Rejection {
     /// The presented epoch is not the owner's.
     #[error("the owner epoch is stale")]
     StaleEpoch,
+    /// A live token is called so.
+    #[error("a live token is called `{name}` already; revoke it or take another name")]
+    TokenNameTaken {
+        /// The name.
+        name: String,
+    },
 }
 
 impl Rejection {

@@ -179,7 +179,7 @@ pub struct ExecutorTarget {
 pub const DEFAULT_EXECUTOR_KIND: &str = "local_cli";
 /// The pool on both sides where nothing else is said.
 pub const DEFAULT_POOL: &str = "default";
-/// The namespace until tokens name others (api.md).
+/// The namespace of callers whose token names no other (api.md).
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 impl Default for ExecutorTarget {

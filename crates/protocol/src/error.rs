@@ -68,6 +68,8 @@ pub enum ErrorCode {
     ExecutorNotFound,
     /// The executor is not offline, so it can't be forgotten.
     ExecutorNotOffline,
+    /// The caller's role doesn't reach that far.
+    Forbidden,
     /// The `Host` header is not one this server answers to.
     HostForbidden,
     /// The idempotency key was used with another body.
@@ -126,6 +128,10 @@ pub enum ErrorCode {
     StaleEpoch,
     /// The disk is full.
     StorageFull,
+    /// A live token has the name already.
+    TokenNameTaken,
+    /// There is no such token.
+    TokenNotFound,
     /// The credential is missing or wrong.
     Unauthorized,
     /// The store can't be reached or is too busy.
@@ -154,6 +160,7 @@ impl ErrorCode {
         Self::EventsMissing,
         Self::ExecutorNotFound,
         Self::ExecutorNotOffline,
+        Self::Forbidden,
         Self::HostForbidden,
         Self::IdempotencyConflict,
         Self::InteractionNotFound,
@@ -183,6 +190,8 @@ impl ErrorCode {
         Self::SnapshotNotFound,
         Self::StaleEpoch,
         Self::StorageFull,
+        Self::TokenNameTaken,
+        Self::TokenNotFound,
         Self::Unauthorized,
         Self::Unavailable,
         Self::UnsupportedMediaType,
@@ -218,6 +227,7 @@ impl ErrorCode {
             Rejection::SessionBusy { .. } => Self::SessionBusy,
             Rejection::SessionClosed => Self::SessionClosed,
             Rejection::StaleEpoch => Self::StaleEpoch,
+            Rejection::TokenNameTaken { .. } => Self::TokenNameTaken,
         }
     }
 
@@ -259,6 +269,7 @@ impl ErrorCode {
             | Self::EventIdConflict
             | Self::ExecutorNotFound
             | Self::ExecutorNotOffline
+            | Self::Forbidden
             | Self::HostForbidden
             | Self::IdempotencyConflict
             | Self::InteractionNotFound
@@ -286,6 +297,8 @@ impl ErrorCode {
             | Self::SessionNotFound
             | Self::SnapshotNotFound
             | Self::StaleEpoch
+            | Self::TokenNameTaken
+            | Self::TokenNotFound
             | Self::Unauthorized
             | Self::UnsupportedMediaType => false,
         }
@@ -312,6 +325,7 @@ impl ErrorCode {
             | Self::EventsMissing
             | Self::ExecutorNotFound
             | Self::ExecutorNotOffline
+            | Self::Forbidden
             | Self::HostForbidden
             | Self::IdempotencyConflict
             | Self::InteractionNotFound
@@ -340,6 +354,8 @@ impl ErrorCode {
             | Self::SnapshotNotFound
             | Self::StaleEpoch
             | Self::StorageFull
+            | Self::TokenNameTaken
+            | Self::TokenNotFound
             | Self::Unauthorized
             | Self::UnsupportedMediaType => Effects::None,
         }
@@ -365,6 +381,7 @@ impl ErrorCode {
             Self::EventsMissing => ("events_missing", CONFLICT, "Events are missing"),
             Self::ExecutorNotFound => ("executor_not_found", NOT_FOUND, "There is no such executor"),
             Self::ExecutorNotOffline => ("executor_not_offline", CONFLICT, "The executor is not offline"),
+            Self::Forbidden => ("forbidden", FORBIDDEN, "The role doesn't allow this"),
             Self::HostForbidden => ("host_forbidden", FORBIDDEN, "The host is not allowed"),
             Self::IdempotencyConflict => ("idempotency_conflict", CONFLICT, "The idempotency key was used with another body"),
             Self::InteractionNotFound => ("interaction_not_found", NOT_FOUND, "There is no such interaction"),
@@ -394,6 +411,8 @@ impl ErrorCode {
             Self::SnapshotNotFound => ("snapshot_not_found", NOT_FOUND, "The run has reported no messages"),
             Self::StaleEpoch => ("stale_epoch", CONFLICT, "The owner epoch is stale"),
             Self::StorageFull => ("storage_full", UNAVAILABLE, "The disk is full"),
+            Self::TokenNameTaken => ("token_name_taken", CONFLICT, "A live token has this name"),
+            Self::TokenNotFound => ("token_not_found", NOT_FOUND, "There is no such token"),
             Self::Unauthorized => ("unauthorized", UNAUTHORIZED, "A credential is needed"),
             Self::Unavailable => ("unavailable", UNAVAILABLE, "The server can't serve this now"),
             Self::UnsupportedMediaType => ("unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The body must be JSON"),

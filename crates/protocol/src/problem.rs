@@ -233,7 +233,8 @@ impl From<&Rejection> for Problem {
             | Rejection::RunCancelling
             | Rejection::RunHasOutput
             | Rejection::SessionClosed
-            | Rejection::StaleEpoch => {}
+            | Rejection::StaleEpoch
+            | Rejection::TokenNameTaken { .. } => {}
         }
         Self::new(ErrorCode::of(rejection), rejection.to_string()).extended(extensions)
     }

@@ -10,13 +10,17 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
+use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
-use tapedeck_domain::{CheckpointId, InteractionId, Now, RuleId, RunId, SessionId};
+use tapedeck_domain::token::AccessToken;
+use tapedeck_domain::{
+    CheckpointId, InteractionId, Now, RuleId, RunId, SessionId, Timestamp, TokenId,
+};
 use tapedeck_store::read::{EventFilter, Identity, InteractionFilter, RuleFilter};
 use tapedeck_store::{
     EventSlice, FeedFilter, FeedPosition, FeedSlice, Page, PageRequest, Reader, RunFilter,
@@ -31,7 +35,7 @@ use crate::error::{from_sqlx, internal, overloaded, unavailable};
 use crate::record;
 use crate::rows::{
     artifacts, checkpoints, events, executors, folds, heads, interactions, rules, sessions,
-    snapshots, tape,
+    snapshots, tape, tokens,
 };
 
 /// The readers.
@@ -315,6 +319,31 @@ impl Reader for PostgresReader {
         let items = rules::page(conn.get()?, namespace, filter, page).await;
         let items = conn.end(items)?;
         Ok(paged(items, page.limit, |item| item.rule_id.uuid()))
+    }
+
+    async fn token(&self, id: TokenId) -> Result<Option<AccessToken>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let found = tokens::find(conn.get()?, id).await;
+        conn.end(found)
+    }
+
+    async fn token_of_digest(&self, digest: &Digest) -> Result<Option<AccessToken>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let found = tokens::of_digest(conn.get()?, digest).await;
+        conn.end(found)
+    }
+
+    async fn any_live_token(&self, at: Timestamp) -> Result<bool, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let any = tokens::any_live(conn.get()?, at).await;
+        conn.end(any)
+    }
+
+    async fn tokens(&self, all: bool, page: PageRequest) -> Result<Page<AccessToken>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items = tokens::page(conn.get()?, all, page).await;
+        let items = conn.end(items)?;
+        Ok(paged(items, page.limit, |item| item.token_id.uuid()))
     }
 
     async fn executors(

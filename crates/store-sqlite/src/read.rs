@@ -8,13 +8,17 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqlitePool};
 use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
+use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
-use tapedeck_domain::{CheckpointId, InteractionId, Now, RuleId, RunId, SessionId};
+use tapedeck_domain::token::AccessToken;
+use tapedeck_domain::{
+    CheckpointId, InteractionId, Now, RuleId, RunId, SessionId, Timestamp, TokenId,
+};
 use tapedeck_store::read::{EventFilter, Identity, InteractionFilter, RuleFilter};
 use tapedeck_store::{
     EventSlice, FeedFilter, FeedPosition, FeedSlice, Page, PageRequest, Reader, RunFilter,
@@ -28,7 +32,7 @@ use crate::error::from_sqlx;
 use crate::record;
 use crate::rows::{
     artifacts, checkpoints, events, executors, folds, heads, interactions, rules, sessions,
-    snapshots, tape,
+    snapshots, tape, tokens,
 };
 
 /// The readers.
@@ -241,6 +245,24 @@ impl Reader for SqliteReader {
         let mut conn = self.connection(1).await?;
         let items = rules::page(&mut conn, namespace, filter, page).await?;
         Ok(paged(items, page.limit, |item| item.rule_id.uuid()))
+    }
+
+    async fn token(&self, id: TokenId) -> Result<Option<AccessToken>, StoreError> {
+        tokens::find(&mut *self.connection(1).await?, id).await
+    }
+
+    async fn token_of_digest(&self, digest: &Digest) -> Result<Option<AccessToken>, StoreError> {
+        tokens::of_digest(&mut *self.connection(1).await?, digest).await
+    }
+
+    async fn any_live_token(&self, at: Timestamp) -> Result<bool, StoreError> {
+        tokens::any_live(&mut *self.connection(1).await?, at).await
+    }
+
+    async fn tokens(&self, all: bool, page: PageRequest) -> Result<Page<AccessToken>, StoreError> {
+        let mut conn = self.connection(1).await?;
+        let items = tokens::page(&mut conn, all, page).await?;
+        Ok(paged(items, page.limit, |item| item.token_id.uuid()))
     }
 
     async fn executors(

@@ -94,6 +94,8 @@ pub enum Target {
     Executor,
     /// What a run changed.
     Changes,
+    /// An access token.
+    Token,
 }
 
 /// Why a command gave nothing.

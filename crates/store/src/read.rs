@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
+use tapedeck_domain::digest::Digest;
 use tapedeck_domain::event::EventRecord;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::id::{DeploymentId, LogId};
@@ -13,7 +14,10 @@ use tapedeck_domain::run::Run;
 use tapedeck_domain::session::Session;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
-use tapedeck_domain::{CheckpointId, InteractionId, Now, RuleId, RunId, SessionId};
+use tapedeck_domain::token::AccessToken;
+use tapedeck_domain::{
+    CheckpointId, InteractionId, Now, RuleId, RunId, SessionId, Timestamp, TokenId,
+};
 
 use crate::error::StoreError;
 use crate::page::{Page, PageRequest};
@@ -244,6 +248,14 @@ pub trait Reader: Send + Sync {
         filter: RuleFilter,
         page: PageRequest,
     ) -> Result<Page<ApprovalRule>, StoreError>;
+    /// One access token, revoked or not.
+    async fn token(&self, id: TokenId) -> Result<Option<AccessToken>, StoreError>;
+    /// The access token of a secret with this digest, revoked or not.
+    async fn token_of_digest(&self, digest: &Digest) -> Result<Option<AccessToken>, StoreError>;
+    /// Whether any access token is neither revoked nor over at this time.
+    async fn any_live_token(&self, at: Timestamp) -> Result<bool, StoreError>;
+    /// A page of access tokens of all namespaces, newest first; with `all` also those that are revoked.
+    async fn tokens(&self, all: bool, page: PageRequest) -> Result<Page<AccessToken>, StoreError>;
     /// Executors by name, after `after`.
     async fn executors(&self, after: Option<&str>, limit: u32)
     -> Result<Vec<Executor>, StoreError>;

@@ -11,7 +11,7 @@ use crate::read::Reader;
 use crate::rows::{
     ArtifactRows, CheckpointRows, DeploymentRows, EventRows, ExecutorRows, FoldRows, HeadRows,
     IdempotencyRows, InteractionRows, QueueRows, RuleRows, RunRows, SessionRows, SnapshotRows,
-    TapeRows,
+    TapeRows, TokenRows,
 };
 
 /// All rows, within one transaction.
@@ -31,6 +31,7 @@ pub trait Tx:
     + SnapshotRows
     + ArtifactRows
     + FoldRows
+    + TokenRows
     + Send
 {
     /// The store's clocks, read once for the transaction (rules R7).

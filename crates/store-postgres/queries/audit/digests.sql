@@ -15,6 +15,8 @@ FROM (
     UNION ALL
     SELECT 'artifacts' AS place FROM artifacts WHERE length(digest) <> 32
     UNION ALL
+    SELECT 'access_tokens' AS place FROM access_tokens WHERE length(digest) <> 32
+    UNION ALL
     SELECT 'idempotency_keys' AS place FROM idempotency_keys WHERE length(body_digest) <> 32
 ) AS d
 LIMIT $1

@@ -16,3 +16,4 @@ pub(crate) mod runs;
 pub(crate) mod sessions;
 pub(crate) mod snapshots;
 pub(crate) mod tape;
+pub(crate) mod tokens;

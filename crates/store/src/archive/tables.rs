@@ -43,6 +43,7 @@ pub const TABLES: &[Table] = &[
     table("artifacts", "artifact_key", ARTIFACTS),
     table("checkpoints", "checkpoint_key", CHECKPOINTS),
     table("executors", "executor_id", EXECUTORS),
+    table("access_tokens", "token_key", ACCESS_TOKENS),
     table("idempotency_keys", "entry_key", IDEMPOTENCY_KEYS),
 ];
 
@@ -325,6 +326,20 @@ const EXECUTORS: &[Column] = &[
     must("draining", Flag),
     must("last_seen_at", Wall),
     must("last_seen", Lease),
+];
+
+const ACCESS_TOKENS: &[Column] = &[
+    must("token_key", Integer),
+    must("token_id", Id),
+    must("name", Text),
+    must("role", Text),
+    must("namespace", Text),
+    must("digest", Digest),
+    must("created_at", Wall),
+    must("created_by", Text),
+    may("expires_at", Wall),
+    may("revoked_at", Wall),
+    may("revoked_by", Text),
 ];
 
 const IDEMPOTENCY_KEYS: &[Column] = &[

@@ -16,6 +16,7 @@ mod runs;
 mod sessions;
 mod snapshots;
 mod tape;
+mod tokens;
 
 pub use artifacts::ArtifactRows;
 pub use checkpoints::CheckpointRows;
@@ -32,6 +33,7 @@ pub use runs::{LockedRun, RunProgress, RunRows, SettledRun};
 pub use sessions::{LockedSession, SessionRows};
 pub use snapshots::SnapshotRows;
 pub use tape::TapeRows;
+pub use tokens::TokenRows;
 
 /// What row methods give.
 pub type Rows<T> = Result<T, crate::error::StoreError>;

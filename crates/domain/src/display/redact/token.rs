@@ -52,6 +52,7 @@ const SHAPES: &[Shape] = &[
     shape("xoxs-", b"-", 10),
     shape("npm_", b"", 30),
     shape("hf_", b"", 30),
+    shape("tdk_", b"", 30),
     shape("AIza", b"-_", 30),
     checked("AKIA", b"", 16, is_aws_id),
     checked("ASIA", b"", 16, is_aws_id),

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tapedeck_domain::artifact::Artifact;
 use tapedeck_domain::checkpoint::Checkpoint;
+use tapedeck_domain::digest::Digest;
 use tapedeck_domain::executor::Executor;
 use tapedeck_domain::interaction::Interaction;
 use tapedeck_domain::rule::ApprovalRule;
 use tapedeck_domain::run::Run;
 use tapedeck_domain::snapshot::MessageSnapshot;
 use tapedeck_domain::tape::TapeEntry;
+use tapedeck_domain::token::AccessToken;
 use tapedeck_domain::{
     CheckpointId, DeploymentId, InteractionId, LeaseInstant, LogId, Now, RuleId, RunId, SessionId,
-    Timestamp,
+    Timestamp, TokenId,
 };
 use tapedeck_store::read::{
     FeedFilter, FeedPosition, FeedSlice, Identity, InteractionFilter, RuleFilter,
@@ -228,6 +230,22 @@ impl Reader for Away {
         _: RuleFilter,
         _: PageRequest,
     ) -> Result<Page<ApprovalRule>, StoreError> {
+        self.fail().await
+    }
+
+    async fn token(&self, _: TokenId) -> Result<Option<AccessToken>, StoreError> {
+        self.fail().await
+    }
+
+    async fn token_of_digest(&self, _: &Digest) -> Result<Option<AccessToken>, StoreError> {
+        self.fail().await
+    }
+
+    async fn any_live_token(&self, _: Timestamp) -> Result<bool, StoreError> {
+        self.fail().await
+    }
+
+    async fn tokens(&self, _: bool, _: PageRequest) -> Result<Page<AccessToken>, StoreError> {
         self.fail().await
     }
 
