@@ -35,7 +35,7 @@ async fn other_machines_are_served_only_with_a_token() {
     let place = Place::new();
     let data = place.data();
     let data = data.to_str().unwrap();
-    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+    for listen in ["0.0.0.0:0", "[::]:0"] {
         let refused = place
             .run(&["serve", "--listen", listen, "--data-dir", data])
             .await

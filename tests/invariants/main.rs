@@ -62,6 +62,7 @@ macro_rules! on_postgres {
     };
 }
 
+mod access_tokens;
 mod admission;
 mod approval_rules;
 mod archive;

@@ -272,7 +272,8 @@ async fn restore_is_atomic_and_keeps_audit(t: TestControl) {
     );
 }
 
-pub(crate) const TABLES: [&str; 18] = [
+pub(crate) const TABLES: [&str; 19] = [
+    "access_tokens",
     "approval_rules",
     "artifacts",
     "checkpoints",

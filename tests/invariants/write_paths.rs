@@ -53,8 +53,8 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
     match name {
         // There is no session yet that somebody could own; and nothing of a session is written:
         // docs/write-paths.md says what is, and why.
-        "CreateSession" | "DrainExecutor" | "ForgetExecutor" | "ListExpired" | "ListFoldable"
-        | "MarkAlive" | "RecordContact" => {
+        "CreateSession" | "CreateToken" | "DrainExecutor" | "ForgetExecutor" | "ListExpired"
+        | "ListFoldable" | "MarkAlive" | "RecordContact" | "RevokeToken" => {
             return None;
         }
         // What needs that nobody is there, or gives back what has ended anyway.
@@ -435,6 +435,7 @@ async fn another_namespace_cannot_write(t: TestControl) {
         let bound = [
             "ClaimRun",
             "CreateSession",
+            "CreateToken",
             "DrainExecutor",
             "ExpireClaim",
             "ExpireInteraction",
@@ -447,6 +448,7 @@ async fn another_namespace_cannot_write(t: TestControl) {
             "LoadContext",
             "MarkAlive",
             "RecordContact",
+            "RevokeToken",
         ];
         if bound.contains(name) || CLAIM_WRITES.contains(name) {
             continue;

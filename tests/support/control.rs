@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tapedeck_control_plane::commands::append_events::{AppendEvents, Recorded};
+use tapedeck_control_plane::commands::append_events::AppendEvents;
 use tapedeck_control_plane::commands::ask::Ask;
 use tapedeck_control_plane::commands::claim_run::{ClaimRun, ClaimedRun};
 use tapedeck_control_plane::commands::heartbeat::{Beat, ClaimProof, Heartbeat};
@@ -239,7 +239,7 @@ impl TestControl {
         &self,
         claim: &Claim,
         events: &[(&str, Value)],
-    ) -> Outcome<Recorded> {
+    ) -> Outcome<Vec<Option<EventRecord>>> {
         let batch = events
             .iter()
             .enumerate()
@@ -254,16 +254,21 @@ impl TestControl {
                 .unwrap()
             })
             .collect();
-        self.control
-            .append_events(AppendEvents {
-                proof: claim.proof.clone(),
-                batch,
-            })
-            .await
+        let append = AppendEvents {
+            proof: claim.proof.clone(),
+            batch,
+        };
+        let recorded = self.control.append_events(append).await?;
+        Ok(recorded.events)
     }
 
     /// Uploads one text delta.
-    pub(crate) async fn say(&self, claim: &Claim, id: &str, text: &str) -> Outcome<Recorded> {
+    pub(crate) async fn say(
+        &self,
+        claim: &Claim,
+        id: &str,
+        text: &str,
+    ) -> Outcome<Vec<Option<EventRecord>>> {
         self.upload(
             claim,
             &[(id, json!({"content": text, "role": "assistant"}))],

@@ -110,6 +110,7 @@ async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
         Command::Runs(command) => Box::pin(commands::runs::run(command, context)).await,
         Command::Approvals(command) => Box::pin(commands::approvals::run(command, context)).await,
         Command::Executors(command) => Box::pin(commands::executors::run(command, context)).await,
+        Command::Token(command) => Box::pin(commands::token::run(command, context)).await,
         Command::Remote(command) => Box::pin(commands::remote::run(command, context)).await,
         Command::Agents(command) => Box::pin(commands::agents::run(command, context)).await,
         Command::Doctor(_) => Box::pin(commands::doctor::run(context)).await,
@@ -188,10 +189,11 @@ pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::CheckpointSuperseded => Some(
             "`tapedeck sessions checkpoints` lists the active ones, with `--all` the others too",
         ),
-        ErrorCode::Unauthorized => Some(
-            "`--token-file` names the file that holds the server's token; a remote has its own: `tapedeck \
-             remote add NAME URL --token-file FILE --replace`",
+ErrorCode::Unauthorized => Some(
+            "`--token-file` names the file that holds a token; a remote has its own: `tapedeck remote add \
+             NAME URL --token-file FILE --replace`",
         ),
+        ErrorCode::TokenNameTaken => Some("`tapedeck token list` shows the tokens"),
         ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
         _ => None,
     }

@@ -116,6 +116,9 @@ pub(crate) enum Command {
     /// Executors that the server knows
     #[command(subcommand)]
     Executors(commands::executors::Command),
+    /// What callers of a server prove who they are with
+    #[command(subcommand)]
+    Token(commands::token::Command),
     /// Servers by name
     #[command(subcommand)]
     Remote(commands::remote::Command),
@@ -165,6 +168,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Token(_)
             | Command::Remote(_)
             | Command::Agents(_)
             | Command::Doctor(_)
@@ -193,6 +197,7 @@ impl Cli {
             | Command::Runs(_)
             | Command::Approvals(_)
             | Command::Executors(_)
+            | Command::Token(_)
             | Command::Remote(_)
             | Command::Agents(_)
             | Command::Doctor(_)
@@ -304,12 +309,13 @@ mod tests {
 
     #[test]
     fn every_example_is_a_command_line_that_holds() {
-        const PLACES: [&str; 7] = [
+        const PLACES: [&str; 8] = [
             "SESSION",
             "CHECKPOINT",
             "RUN",
             "QUESTION",
             "RULE",
+            "TOKEN",
             "CURSOR",
             "EXECUTOR",
         ];

@@ -21,6 +21,7 @@ pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod storage;
+pub(crate) mod token;
 
 mod draft;
 mod following;

@@ -81,7 +81,8 @@ impl Exit {
             | ErrorCode::RuleNotFound
             | ErrorCode::RunNotFound
             | ErrorCode::SessionNotFound
-            | ErrorCode::SnapshotNotFound => Self::NotFound,
+            | ErrorCode::SnapshotNotFound
+            | ErrorCode::TokenNotFound => Self::NotFound,
             ErrorCode::AlreadyResolved
             | ErrorCode::ArtifactConflict
             | ErrorCode::CheckpointSuperseded
@@ -103,12 +104,14 @@ impl Exit {
             | ErrorCode::RunSettled
             | ErrorCode::SessionBusy
             | ErrorCode::SessionClosed
-            | ErrorCode::StaleEpoch => Self::Conflict,
+            | ErrorCode::StaleEpoch
+            | ErrorCode::TokenNameTaken => Self::Conflict,
             ErrorCode::Draining
             | ErrorCode::Overloaded
             | ErrorCode::StorageFull
             | ErrorCode::Unavailable => Self::Unreachable,
             ErrorCode::ClaimTokenInvalid
+            | ErrorCode::Forbidden
             | ErrorCode::HostForbidden
             | ErrorCode::OriginForbidden
             | ErrorCode::Unauthorized => Self::Refused,

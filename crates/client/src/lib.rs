@@ -19,6 +19,7 @@ mod sessions;
 mod sse;
 mod stream;
 mod tape;
+mod tokens;
 
 pub use call::Options;
 pub use connect::{BoxError, Client, RequestBody, ResponseBody};

@@ -21,6 +21,7 @@ pub mod retention;
 mod rules;
 mod settling;
 pub mod sweep;
+pub mod tokens;
 mod uploads;
 mod waits;
 
@@ -96,6 +97,8 @@ pub struct ControlPlane {
     pub(crate) inner: Arc<Executor>,
     pub(crate) known_runs: Arc<Mutex<HashMap<RunId, SessionId>>>,
     contacts: Arc<Mutex<HashMap<String, LeaseInstant>>>,
+    /// Access tokens that were looked up lately.
+    tokens: Arc<tokens::Known>,
     /// Up to which key the sweep has looked at runs that wait.
     pub(crate) flagged_through: Arc<AtomicI64>,
 }
@@ -116,6 +119,7 @@ impl ControlPlane {
             }),
             known_runs: Arc::default(),
             contacts: Arc::default(),
+            tokens: Arc::default(),
             flagged_through: Arc::default(),
         }
     }
@@ -339,32 +343,27 @@ impl ControlPlane {
         &self,
         namespace: &str,
         session_id: SessionId,
-        by: &'static str,
+        by: &str,
     ) -> Outcome<Cancelled> {
         let target = CancelTarget::Active(session_id);
         self.inner
             .execute(CancelRun {
                 namespace: namespace.to_owned(),
                 target,
-                by,
+                by: by.to_owned(),
             })
             .await
     }
 
     /// Cancels one run.
-    pub async fn cancel_run(
-        &self,
-        namespace: &str,
-        run_id: RunId,
-        by: &'static str,
-    ) -> Outcome<Cancelled> {
+    pub async fn cancel_run(&self, namespace: &str, run_id: RunId, by: &str) -> Outcome<Cancelled> {
         let session_id = self.run(namespace, run_id).await?.session_id;
         let target = CancelTarget::Run { session_id, run_id };
         self.inner
             .execute(CancelRun {
                 namespace: namespace.to_owned(),
                 target,
-                by,
+                by: by.to_owned(),
             })
             .await
     }

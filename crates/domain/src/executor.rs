@@ -79,7 +79,18 @@ pub struct Executor {
     /// Live runs, newest first.
     pub live_runs: Vec<LiveClaim>,
     /// The newest run it ever claimed.
-    pub last_run: Option<(RunId, SessionId)>,
+    pub last_run: Option<LastRun>,
+}
+
+/// A run that an executor claimed once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastRun {
+    /// The run.
+    pub run_id: RunId,
+    /// Its session.
+    pub session_id: SessionId,
+    /// Who may know of it.
+    pub namespace: String,
 }
 
 /// A live claim as operators see it.
@@ -89,6 +100,8 @@ pub struct LiveClaim {
     pub run_id: RunId,
     /// Its session.
     pub session_id: SessionId,
+    /// Who may know which run it is.
+    pub namespace: String,
     /// When its lease ends.
     pub expires_at: LeaseInstant,
 }

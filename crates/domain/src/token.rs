@@ -35,6 +35,9 @@ impl Role {
     }
 }
 
+/// What every secret begins with.
+const PREFIX: &str = "tdk_";
+
 /// The secret that proves who calls. Never stored, never logged; shown once.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenSecret(String);
@@ -48,7 +51,7 @@ impl fmt::Debug for TokenSecret {
 impl TokenSecret {
     /// Makes one of random bits. It begins so that people and scanners know it for what it is.
     pub fn new(random: [u8; 32]) -> Self {
-        Self(format!("tdk_{}", hex(&random)))
+        Self(format!("{PREFIX}{}", hex(&random)))
     }
 
     /// The text, for the answer to a creation.
@@ -59,6 +62,13 @@ impl TokenSecret {
     /// The digest that is stored.
     pub fn digest(&self) -> Digest {
         Digest::of_bytes(self.0.as_bytes())
+    }
+
+    /// The digest of what was presented; `None` if nothing like it is ever given out, so that nobody
+    /// needs to look it up.
+    pub fn digest_of(presented: &[u8]) -> Option<Digest> {
+        let bits = presented.strip_prefix(PREFIX.as_bytes())?;
+        (bits.len() == 64).then(|| Digest::of_bytes(presented))
     }
 }
 

@@ -35,15 +35,18 @@ impl Verdict {
         if problem.code == ErrorCode::RouteNotFound {
             return Self::Never;
         }
-        let gone = matches!(problem.code, ErrorCode::ClaimLost | ErrorCode::RunSettled);
-        if gone || matches!(problem.status, 403 | 404) {
-            return Self::Lost;
-        }
         // A credential may be put right while the run goes on, and a fault of the server may pass.
-        let passing = matches!(problem.code, ErrorCode::Internal | ErrorCode::Unauthorized);
+        let passing = matches!(
+            problem.code,
+            ErrorCode::Forbidden | ErrorCode::Internal | ErrorCode::Unauthorized
+        );
         if passing || problem.code.retryable() {
             let after = error.retry_after();
             return Self::Retry { after };
+        }
+        let gone = matches!(problem.code, ErrorCode::ClaimLost | ErrorCode::RunSettled);
+        if gone || matches!(problem.status, 403 | 404) {
+            return Self::Lost;
         }
         Self::Never
     }
@@ -132,6 +135,7 @@ mod tests {
         for code in [
             ErrorCode::Draining,
             ErrorCode::EventsMissing,
+            ErrorCode::Forbidden,
             ErrorCode::Internal,
             ErrorCode::Overloaded,
             ErrorCode::StorageFull,

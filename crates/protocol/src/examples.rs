@@ -24,6 +24,7 @@ macro_rules! examples {
             use crate::rule::CreateRuleRequest;
             use crate::run::{PromptRequest, ResumeRequest};
             use crate::session::{CreateSessionRequest, UpdateSessionRequest};
+            use crate::token::CreateTokenRequest;
 
             fn run_id() -> RunId {
                 "018f0000-0000-7000-8000-000000000001".parse().unwrap()
@@ -58,6 +59,7 @@ examples! {
     ForkRequest() = {"session_seq": 42, "title": "Another way"},
     ResolveRequest() = {"approved": true, "scope": "session", "feedback": "go ahead"},
     ApproveRequest() = {"request_id": "q1", "approved": true},
+    CreateTokenRequest() = {"name": "ci", "role": "client", "expires_in_seconds": 2_592_000},
     CreateRuleRequest() = {
         "tool_name": "shell",
         "arguments": {"fields": {"command": "git *"}},

@@ -22,6 +22,7 @@ pub mod schema;
 pub mod session;
 pub mod stream;
 pub mod tape;
+pub mod token;
 pub mod views;
 
 mod check;

@@ -31,6 +31,8 @@ macro_rules! words {
 words! {
     /// Who answers an agent's questions.
     ApprovalPolicy = tapedeck_domain::session::ApprovalPolicy;
+    /// What a token lets its holder do.
+    Role = tapedeck_domain::token::Role;
     /// What an approval rule answers.
     Decision = tapedeck_domain::rule::Decision;
     /// The kinds of display event.

@@ -64,4 +64,6 @@ pub enum EndReason {
     Deleted,
     /// The server shuts down: reconnect.
     Shutdown,
+    /// The caller's token was revoked or has expired: with another one the stream can be continued.
+    TokenEnded,
 }

@@ -16,7 +16,7 @@ use tapedeck_protocol::{ErrorCode, limits};
 
 use crate::accept::Representation;
 use crate::aliases::Mount;
-use crate::auth::Principal;
+use crate::auth::{Permitted, Principal};
 use crate::body::Body;
 use crate::problem::Fault;
 use crate::state::ServerState;
@@ -63,7 +63,10 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<ServerState>> for WithQuery<T> {
 
 impl Call {
     fn of(parts: &Parts, server: &Arc<ServerState>) -> Result<Self, Fault> {
-        let principal = parts.extensions.get::<Principal>().copied();
+        if parts.extensions.get::<Permitted>().is_none() {
+            return Err(Fault::internal("the endpoint stands in no group of a role"));
+        }
+        let principal = parts.extensions.get::<Principal>().cloned();
         let header = |name: &str| parts.headers.get(name).cloned();
         Ok(Self {
             server: Arc::clone(server),
@@ -80,8 +83,13 @@ impl Call {
         &self.server.control
     }
 
-    pub(crate) const fn namespace(&self) -> &'static str {
-        self.principal.namespace
+    pub(crate) fn namespace(&self) -> &str {
+        &self.principal.namespace
+    }
+
+    /// What the caller is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.principal.name
     }
 
     /// The cursor of a client that reconnects.
@@ -115,8 +123,8 @@ impl Call {
             ]));
         }
         let key = in_header.or(in_body).map(|key| IdempotencyKey {
-            namespace: self.principal.namespace.to_owned(),
-            principal: self.principal.name.to_owned(),
+            namespace: self.namespace().to_owned(),
+            principal: self.name().to_owned(),
             operation,
             key: key.to_owned(),
             body_digest: Digest::of_json("request", &value),

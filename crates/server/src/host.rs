@@ -11,6 +11,7 @@ use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use tapedeck_protocol::ErrorCode;
 
+use crate::auth::TokenAsked;
 use crate::problem::Fault;
 use crate::state::ServerState;
 
@@ -27,10 +28,15 @@ pub enum HostPolicy {
 /// Refuses a request that a web page of another site may have caused.
 pub(crate) async fn check(
     State(server): State<Arc<ServerState>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if server.hosts == HostPolicy::Loopback && server.token.is_none() {
+    let is_asked = match server.asks_for_token().await {
+        Ok(is_asked) => is_asked,
+        Err(fault) => return fault.into_response(),
+    };
+    request.extensions_mut().insert(TokenAsked(is_asked));
+    if server.hosts == HostPolicy::Loopback && !is_asked {
         if !host_is_loopback(&request) {
             let detail = "without a token this server answers to loopback names only";
             return Fault::new(ErrorCode::HostForbidden, detail).into_response();

@@ -21,7 +21,7 @@ mod stall;
 mod state;
 mod telemetry;
 
-pub use auth::BearerToken;
+pub use auth::{BearerToken, TokenPolicy};
 pub use host::HostPolicy;
 pub use limits::Limits;
 pub use openapi::document;

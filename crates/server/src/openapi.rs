@@ -11,11 +11,12 @@ use tapedeck_protocol::Problem;
 use tapedeck_protocol::examples;
 use tapedeck_protocol::problem::MEDIA_TYPE;
 use utoipa::Modify;
-use utoipa::openapi::path::Operation;
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, Schema};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use crate::auth::Access;
 use crate::extract::NoQuery;
 use crate::limits::Limits;
 use crate::routes;
@@ -48,6 +49,26 @@ impl Modify for Bearer {
     }
 }
 
+/// Says of endpoints which role they take: by the words that OpenAPI 3.1 allows beside a credential.
+pub(crate) fn add_role(document: &mut OpenApi, access: Access) {
+    for item in document.paths.paths.values_mut() {
+        for operation in operations(item) {
+            let bearer = SecurityRequirement::new("bearer", access.word());
+            operation.security = Some(vec![SecurityRequirement::default(), bearer]);
+        }
+    }
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    let operations = [
+        &mut item.get,
+        &mut item.post,
+        &mut item.patch,
+        &mut item.delete,
+    ];
+    operations.into_iter().flatten()
+}
+
 /// The document as text.
 pub fn document() -> String {
     let (_, document) = routes::all(&Limits::STANDARD).split_for_parts();
@@ -56,13 +77,7 @@ pub fn document() -> String {
 
 fn text(mut document: OpenApi) -> String {
     for item in document.paths.paths.values_mut() {
-        let operations = [
-            &mut item.get,
-            &mut item.post,
-            &mut item.patch,
-            &mut item.delete,
-        ];
-        for operation in operations.into_iter().flatten() {
+        for operation in operations(item) {
             add_problem(operation);
         }
     }

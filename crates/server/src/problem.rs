@@ -200,6 +200,7 @@ impl From<Target> for Fault {
             Target::Checkpoint => (ErrorCode::CheckpointNotFound, "checkpoint"),
             Target::Snapshot => (ErrorCode::SnapshotNotFound, "snapshot"),
             Target::Executor => (ErrorCode::ExecutorNotFound, "executor"),
+            Target::Token => (ErrorCode::TokenNotFound, "token"),
             Target::Changes => {
                 let detail = "no changes were told: the workspace is in no git repository, or they \
                               couldn't be followed, and the run's `result.changes` says why";

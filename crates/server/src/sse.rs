@@ -7,6 +7,7 @@ mod source;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,46 +20,42 @@ use http_body::Frame;
 use tapedeck_control_plane::follow_all::FeedFollower;
 use tapedeck_control_plane::{ControlPlane, Error, Follower, Outcome};
 use tapedeck_domain::RunId;
+use tapedeck_domain::digest::Digest;
 use tapedeck_protocol::display::EventFormat;
-use tapedeck_protocol::stream;
+use tapedeck_protocol::stream::{self, EndReason};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::extract::Call;
 use source::{SessionLog, Source, Step};
 
 /// The answer that streams a new run as it is stored.
 pub(crate) fn response(
-    control: &ControlPlane,
+    call: &Call,
     follower: Follower,
     on_disconnect: Option<CancelOnDisconnect>,
 ) -> Response {
-    let source = SessionLog::new(control, follower);
-    stream(control, source, EventFormat::Raw, on_disconnect)
+    let source = SessionLog::new(call.control(), follower);
+    stream(call, source, EventFormat::Raw, on_disconnect)
 }
 
 /// The answer that streams what a follower sees, in the form that was asked for.
-pub(crate) fn followed(
-    control: &ControlPlane,
-    follower: Follower,
-    format: EventFormat,
-) -> Response {
-    stream(control, SessionLog::new(control, follower), format, None)
+pub(crate) fn followed(call: &Call, follower: Follower, format: EventFormat) -> Response {
+    let source = SessionLog::new(call.control(), follower);
+    stream(call, source, format, None)
 }
 
 /// The same over all sessions.
-pub(crate) fn followed_all(
-    control: &ControlPlane,
-    follower: FeedFollower,
-    format: EventFormat,
-) -> Response {
-    stream(control, follower, format, None)
+pub(crate) fn followed_all(call: &Call, follower: FeedFollower, format: EventFormat) -> Response {
+    stream(call, follower, format, None)
 }
 
 fn stream<S: Source>(
-    control: &ControlPlane,
+    call: &Call,
     source: S,
     format: EventFormat,
     on_disconnect: Option<CancelOnDisconnect>,
 ) -> Response {
+    let control = call.control();
     let millis =
         u64::try_from(control.timing().stream_comment_ms).unwrap_or(stream::COMMENT_INTERVAL_MS);
     let period = Duration::from_millis(millis);
@@ -69,6 +66,7 @@ fn stream<S: Source>(
         comment: Box::pin(sleep(period)),
         period,
         on_disconnect,
+        token_ended: token_ended(control.clone(), call.principal.token),
     };
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
@@ -84,20 +82,30 @@ fn stream<S: Source>(
     response
 }
 
+/// Returns once the caller's token has ended; never where the caller needs none.
+fn token_ended(control: ControlPlane, token: Option<Digest>) -> TokenEnded {
+    Box::pin(async move {
+        match token {
+            Some(digest) => control.token_ended(digest).await,
+            None => std::future::pending().await,
+        }
+    })
+}
+
 /// Cancels a run when its stream is dropped before its end.
 #[derive(Debug)]
 pub(crate) struct CancelOnDisconnect {
     control: ControlPlane,
-    namespace: &'static str,
+    namespace: Arc<str>,
     run_id: RunId,
     is_armed: bool,
 }
 
 impl CancelOnDisconnect {
-    pub(crate) const fn new(control: ControlPlane, namespace: &'static str, run_id: RunId) -> Self {
+    pub(crate) fn new(call: &Call, run_id: RunId) -> Self {
         Self {
-            control,
-            namespace,
+            control: call.control().clone(),
+            namespace: Arc::clone(&call.principal.namespace),
             run_id,
             is_armed: true,
         }
@@ -114,9 +122,10 @@ impl Drop for CancelOnDisconnect {
         {
             return;
         }
-        let (control, namespace, run_id) = (self.control.clone(), self.namespace, self.run_id);
+        let (control, run_id) = (self.control.clone(), self.run_id);
+        let namespace = Arc::clone(&self.namespace);
         lifecycle.spawn(async move {
-            let cancelled = control.cancel_run(namespace, run_id, "client_disconnected");
+            let cancelled = control.cancel_run(&namespace, run_id, "client_disconnected");
             if let Err(error) = cancelled.await {
                 tracing::warn!(%error, %run_id, "stream.cancel_failed");
             }
@@ -125,6 +134,7 @@ impl Drop for CancelOnDisconnect {
 }
 
 type Pulled<S> = (S, Outcome<Option<Step<<S as Source>::Event>>>);
+type TokenEnded = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Pull<S> = Pin<Box<dyn Future<Output = Pulled<S>> + Send>>;
 
 fn pull<S: Source>(mut source: S) -> Pull<S> {
@@ -147,6 +157,7 @@ struct EventStream<S: Source> {
     comment: Pin<Box<Sleep>>,
     period: Duration,
     on_disconnect: Option<CancelOnDisconnect>,
+    token_ended: TokenEnded,
 }
 
 impl<S: Source> http_body::Body for EventStream<S> {
@@ -157,6 +168,11 @@ impl<S: Source> http_body::Body for EventStream<S> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if matches!(self.next, Next::Pending(_)) && self.token_ended.as_mut().poll(cx).is_ready() {
+            self.events = Vec::new().into_iter();
+            self.finish();
+            return self.send(frame::end(EndReason::TokenEnded));
+        }
         loop {
             if let Some(event) = self.events.next() {
                 // What has no display form moves the follower's cursor and nothing else.

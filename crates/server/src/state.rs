@@ -2,7 +2,7 @@
 
 use tapedeck_control_plane::ControlPlane;
 
-use crate::auth::BearerToken;
+use crate::auth::{BearerToken, TokenPolicy};
 use crate::host::HostPolicy;
 use crate::limits::Limits;
 
@@ -13,8 +13,10 @@ pub struct ServerState {
     pub control: ControlPlane,
     /// The version that the server says of itself.
     pub version: &'static str,
-    /// The shared bearer token, asked for on every endpoint; without one nothing is asked.
+    /// The shared token of the token file, if there is one.
     pub token: Option<BearerToken>,
+    /// When a token is asked for where there is no such file.
+    pub token_policy: TokenPolicy,
     /// Which `Host` and `Origin` are answered.
     pub hosts: HostPolicy,
     /// How much is taken at once.
@@ -22,12 +24,13 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// A server without a token, for callers on this machine.
+    /// A server that asks for no token, for callers in this process.
     pub fn local(control: ControlPlane, version: &'static str) -> Self {
         Self {
             control,
             version,
             token: None,
+            token_policy: TokenPolicy::Never,
             hosts: HostPolicy::Loopback,
             limits: Limits::STANDARD,
         }

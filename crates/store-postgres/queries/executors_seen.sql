@@ -14,6 +14,7 @@ SELECT
     e.last_seen_at,
     e.last_seen,
     NULL::uuid AS "last_run_id?",
-    NULL::uuid AS "last_session_id?"
+    NULL::uuid AS "last_session_id?",
+    NULL::text AS "last_namespace?"
 FROM executors e
 WHERE e.last_seen > $1

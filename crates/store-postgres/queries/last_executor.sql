@@ -14,7 +14,8 @@ SELECT
     e.last_seen_at,
     e.last_seen,
     NULL::uuid AS "last_run_id?",
-    NULL::uuid AS "last_session_id?"
+    NULL::uuid AS "last_session_id?",
+    NULL::text AS "last_namespace?"
 FROM executors e
 WHERE e.executor_id = (
     SELECT newest.executor_id

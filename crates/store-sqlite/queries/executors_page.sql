@@ -14,7 +14,8 @@ SELECT
     e.last_seen_at,
     e.last_seen,
     r.run_id AS "last_run_id?",
-    r.session_id AS "last_session_id?"
+    r.session_id AS "last_session_id?",
+    r.namespace AS "last_namespace?"
 FROM executors e
 LEFT JOIN runs r ON r.run_key = (
     SELECT c.run_key

@@ -14,6 +14,7 @@ SELECT
     e.last_seen_at,
     e.last_seen,
     NULL AS "last_run_id?: Vec<u8>",
-    NULL AS "last_session_id?: Vec<u8>"
+    NULL AS "last_session_id?: Vec<u8>",
+    NULL AS "last_namespace?: String"
 FROM executors e
 WHERE e.last_seen > ?

@@ -14,7 +14,8 @@ SELECT
     e.last_seen_at,
     e.last_seen,
     NULL AS "last_run_id?: Vec<u8>",
-    NULL AS "last_session_id?: Vec<u8>"
+    NULL AS "last_session_id?: Vec<u8>",
+    NULL AS "last_namespace?: String"
 FROM executors e
 WHERE e.executor_id = (
     SELECT newest.executor_id

@@ -25,6 +25,7 @@ use tapedeck_domain::interaction::{Answer, InteractionStatus, Reply, Scope};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
+use tapedeck_domain::token::{Role, TokenTerms};
 use tapedeck_domain::{CheckpointId, Rejection, SessionId};
 
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, claim_request, key};
@@ -92,6 +93,7 @@ impl Script {
         let asked = self.create().await;
         self.question_that_nobody_answers(asked).await;
         self.rules(asked).await;
+        self.tokens().await;
         self.owners(asked).await;
         self.house(session).await;
         self.fleet().await;
@@ -394,6 +396,26 @@ impl Script {
                 .await
         })
         .await;
+    }
+
+    /// A token is made, and revoked.
+    async fn tokens(&mut self) {
+        let key = self.key("token");
+        let control = &self.t.control;
+        let made = get(async || {
+            let terms = TokenTerms {
+                name: "ci".to_owned(),
+                role: Role::Client,
+                namespace: None,
+                expires_in_seconds: None,
+            };
+            control
+                .create_token(terms, "client:test", Some(key.clone()))
+                .await
+        })
+        .await;
+        let id = made.token.token_id;
+        get(async || control.revoke_token(id, "client:test").await).await;
     }
 
     /// Old deltas are folded.

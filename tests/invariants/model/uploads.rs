@@ -76,7 +76,11 @@ impl Drive {
         };
         let real = self.t(via).control.append_events(command).await;
         let compare = |real: Recorded, expected: &Vec<u64>| {
-            let numbers = real.into_iter().flatten().map(|record| record.session_seq);
+            let numbers = real
+                .events
+                .into_iter()
+                .flatten()
+                .map(|record| record.session_seq);
             same("numbers", &numbers.collect(), expected)
         };
         judge(real, expected, compare).map(drop)

@@ -16,6 +16,7 @@ use tapedeck_control_plane::commands::configure_session::{ConfigureSession, Sett
 use tapedeck_control_plane::commands::continue_queue::ContinueQueue;
 use tapedeck_control_plane::commands::create_rule::CreateRule;
 use tapedeck_control_plane::commands::create_session::CreateSession;
+use tapedeck_control_plane::commands::create_token::CreateToken;
 use tapedeck_control_plane::commands::delete_checkpoint::DeleteCheckpoint;
 use tapedeck_control_plane::commands::delete_session::DeleteSession;
 use tapedeck_control_plane::commands::drain_executor::DrainExecutor;
@@ -42,6 +43,7 @@ use tapedeck_control_plane::commands::resolve_interaction::{QuestionTarget, Reso
 use tapedeck_control_plane::commands::restore_session::RestoreSession;
 use tapedeck_control_plane::commands::resume::ResumeSession;
 use tapedeck_control_plane::commands::revoke_rule::RevokeRule;
+use tapedeck_control_plane::commands::revoke_token::RevokeToken;
 use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
 use tapedeck_control_plane::commands::settle_run::SettleRun;
@@ -58,8 +60,9 @@ use tapedeck_domain::rule::{Decision, RuleTerms};
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::{Ending, RunEnd};
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
+use tapedeck_domain::token::{Role, TokenTerms};
 use tapedeck_domain::{
-    CheckpointId, InteractionId, RuleId, RunId, SessionId, TapeEntryId, TapeId, Timestamp,
+    CheckpointId, InteractionId, RuleId, RunId, SessionId, TapeEntryId, TapeId, Timestamp, TokenId,
 };
 
 use crate::control::{Claim, NAMESPACE, TestControl, claim_request, contact};
@@ -227,6 +230,16 @@ pub(crate) fn any_shell() -> RuleTerms {
     }
 }
 
+/// A token of a name that no other has.
+fn operator(name: TokenId) -> TokenTerms {
+    TokenTerms {
+        name: name.to_string(),
+        role: Role::Operator,
+        namespace: None,
+        expires_in_seconds: None,
+    }
+}
+
 pub(crate) fn revoke(
     namespace: &str,
     session_id: Option<SessionId>,
@@ -276,7 +289,7 @@ pub(crate) fn cancel(namespace: &str, session_id: SessionId, run_id: RunId) -> C
     CancelRun {
         namespace: namespace.to_owned(),
         target: CancelTarget::Run { session_id, run_id },
-        by: "client",
+        by: "client".to_owned(),
     }
 }
 
@@ -545,6 +558,25 @@ async fn of_any_session(t: &TestControl, name: &str) -> Option<Case> {
                 terms: any_shell(),
                 by: "client:test".to_owned(),
                 key: None,
+            })
+        }
+        "CreateToken" => {
+            let token_id = TokenId::new(t.control.new_id());
+            Case::new(session, move |_| CreateToken {
+                token_id,
+                digest: Digest::of_bytes(token_id.uuid().as_bytes()),
+                terms: operator(token_id),
+                by: "client:test".to_owned(),
+                key: None,
+            })
+        }
+        "RevokeToken" => {
+            let terms = operator(TokenId::new(t.control.new_id()));
+            let made = t.control.create_token(terms, "client:test", None).await;
+            let token_id = made.unwrap().token.token_id;
+            Case::new(session, move |_| RevokeToken {
+                token_id,
+                by: "client:test".to_owned(),
             })
         }
         "RevokeRule" => {

@@ -10,7 +10,8 @@ use tapedeck_client::{Client, Secret};
 use tapedeck_control_plane::ids::TimeOrdered;
 use tapedeck_control_plane::{ControlPlane, Hints, Lifecycle, Options};
 use tapedeck_domain::owner::Authority;
-use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState};
+use tapedeck_protocol::ErrorCode;
+use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState, TokenPolicy};
 use tokio::net::TcpListener;
 
 use crate::commands::doctor;
@@ -27,8 +28,9 @@ const FINISH: Duration = Duration::from_secs(4);
 /// Run a server, on the data directory or on a PostgreSQL database.
 ///
 /// Any number of servers may share a database on PostgreSQL; each serves every session. A data
-/// directory has one server. Without `--token-file` only loopback addresses are served. SIGTERM ends streams and held polls,
-/// lets requests finish and exits within 25 s; a second signal exits at once.
+/// directory has one server. Addresses other than loopback need `--token-file`, or a token that
+/// `tapedeck token create` made. SIGTERM ends streams and held polls, lets requests finish and exits
+/// within 25 s; a second signal exits at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tapedeck serve
@@ -67,7 +69,7 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
         let _gone = std::fs::remove_file(stale);
     }
     let token = config.token()?;
-    let listener = bind(&config.serve.listen, token.is_some()).await?;
+    let listener = bind(&config.serve.listen).await?;
     let terms = Terms {
         token,
         token_file: config
@@ -88,12 +90,12 @@ pub(crate) async fn run_in_background(context: Context) -> anyhow::Result<Exit> 
     let before = ServerFile::read(&dir).filter(|file| file.is_background);
     let before = before.and_then(|file| Some(file.url.strip_prefix("http://")?.to_owned()));
     let listener = match before {
-        Some(address) => bind(&address, false).await.ok(),
+        Some(address) => bind(&address).await.ok(),
         None => None,
     };
     let listener = match listener {
         Some(listener) => listener,
-        None => bind("127.0.0.1:0", false).await?,
+        None => bind("127.0.0.1:0").await?,
     };
     let token_file = token_file(&dir);
     // Those who knew one that was killed know its token.
@@ -121,7 +123,8 @@ struct Terms {
 async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen()?;
-    let url = base_url(listener.local_addr()?);
+    let address = listener.local_addr()?;
+    let (url, is_local) = (base_url(address), address.ip().to_canonical().is_loopback());
     let database = Database::open(config).await?;
     let token = &terms.token;
     if let (true, Some(token), Some(path)) = (terms.is_background, token, &terms.token_file) {
@@ -129,13 +132,27 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
     }
     let lifecycle = Lifecycle::new();
     let control = control_plane(config, &database, &lifecycle);
+    if !is_local && token.is_none() && !control.has_live_tokens().await? {
+        return Err(Failed::usage(format!(
+            "`{}` can be reached from other machines; that needs `--token-file`, or a token that \
+             `tapedeck token create` made",
+            config.serve.listen
+        )));
+    }
     control.start().await?;
     doctor::reconcile(database.audit()).await;
     let state = ServerState {
         token: token
             .as_ref()
             .and_then(|token| BearerToken::new(token.expose())),
-        hosts: if token.is_some() {
+        // Where others can call, what was asked for at the start stays so, whatever becomes of the
+        // tokens.
+        token_policy: if is_local {
+            TokenPolicy::WhileAnyIsLive
+        } else {
+            TokenPolicy::Always
+        },
+        hosts: if token.is_some() || !is_local {
             HostPolicy::Any
         } else {
             HostPolicy::Loopback
@@ -144,11 +161,13 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
         ..ServerState::local(control.clone(), env!("CARGO_PKG_VERSION"))
     };
     let serving = lifecycle.spawn(tapedeck_server::serve(listener, state, lifecycle.clone()));
-    // The answer shows that clients will get one, too.
-    Client::http(&url, token.as_ref())?
-        .health()
-        .await
-        .context("the server does not answer")?;
+    // The answer shows that clients will get one, too. That a token is asked for is one.
+    let answered = Client::http(&url, token.as_ref())?.health().await;
+    if let Err(error) = answered
+        && error.problem().map(|problem| problem.code) != Some(ErrorCode::Unauthorized)
+    {
+        return Err(error).context("the server does not answer");
+    }
     let file = ServerFile {
         url: url.clone(),
         pid: std::process::id(),
@@ -207,21 +226,12 @@ fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) ->
     })
 }
 
-/// Binds the address; without a token only one of the loopback interface.
-async fn bind(listen: &str, has_token: bool) -> anyhow::Result<TcpListener> {
+/// Binds the address.
+async fn bind(listen: &str) -> anyhow::Result<TcpListener> {
     let found = tokio::net::lookup_host(listen).await;
     let found: Vec<SocketAddr> = found
         .map_err(|error| Failed::usage(format!("`{listen}` is no address to listen on: {error}")))?
         .collect();
-    if !has_token
-        && !found
-            .iter()
-            .all(|address| address.ip().to_canonical().is_loopback())
-    {
-        return Err(Failed::usage(format!(
-            "`{listen}` can be reached from other machines; that needs `--token-file`"
-        )));
-    }
     TcpListener::bind(found.as_slice())
         .await
         .with_context(|| format!("can't listen on `{listen}`"))
@@ -294,28 +304,20 @@ mod tests {
     use std::path::Path;
 
     #[tokio::test]
-    async fn only_a_token_opens_the_server_to_other_machines() {
-        for listen in ["127.0.0.1:0", "localhost:0", "[::1]:0"] {
-            let bound = bind(listen, false).await;
+    async fn what_is_no_address_is_a_usage_error() {
+        for listen in ["127.0.0.1:0", "localhost:0", "[::1]:0", "0.0.0.0:0"] {
+            let bound = bind(listen).await;
             assert!(bound.is_ok() || listen.starts_with('['), "{listen}");
         }
-        for listen in ["0.0.0.0:0", "[::]:0"] {
-            let error = bind(listen, false).await.unwrap_err();
-            assert!(error.to_string().contains("--token-file"), "{error}");
-            assert_eq!(Exit::of_error(&error), Exit::Usage);
-        }
-        assert!(bind("0.0.0.0:0", true).await.is_ok());
-        assert_eq!(
-            Exit::of_error(&bind("nonsense", true).await.unwrap_err()),
-            Exit::Usage
-        );
+        let error = bind("nonsense").await.unwrap_err();
+        assert_eq!(Exit::of_error(&error), Exit::Usage);
     }
 
     #[tokio::test]
     async fn an_address_in_use_is_a_conflict() {
-        let first = bind("127.0.0.1:0", false).await.unwrap();
+        let first = bind("127.0.0.1:0").await.unwrap();
         let taken = first.local_addr().unwrap().to_string();
-        let error = bind(&taken, false).await.unwrap_err();
+        let error = bind(&taken).await.unwrap_err();
         assert_eq!(Exit::of_error(&error), Exit::Conflict);
     }
 

@@ -163,6 +163,8 @@ impl Source for WholeLog {
                 let end: StreamEnd = parse(raw)?;
                 Err(match end.reason {
                     EndReason::Shutdown => Broken::Lost("the server shuts down".to_owned()),
+                    // The next request is told so, unless another token has come meanwhile.
+                    EndReason::TokenEnded => Broken::Lost("the token has ended".to_owned()),
                     reason @ (EndReason::Settled | EndReason::Superseded | EndReason::Deleted) => {
                         let why = format!("a stream over all sessions ends with {reason:?}");
                         Broken::Fault(why)

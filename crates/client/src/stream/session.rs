@@ -130,6 +130,8 @@ impl Source for SessionLog {
                 let end: StreamEnd = parse(raw)?;
                 match end.reason {
                     EndReason::Shutdown => Err(Broken::Lost("the server shuts down".to_owned())),
+                    // The next request is told so, unless another token has come meanwhile.
+                    EndReason::TokenEnded => Err(Broken::Lost("the token has ended".to_owned())),
                     EndReason::Settled | EndReason::Superseded | EndReason::Deleted => {
                         Ok(Taken::End(Frame::End(end)))
                     }

@@ -21,8 +21,14 @@ pub struct AppendEvents {
     pub batch: Vec<Uploaded>,
 }
 
-/// What an upload gets back, in the order of the request; `None` for an ignored `TurnEnd`.
-pub type Recorded = Vec<Option<EventRecord>>;
+/// What an upload gets back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// The run's session.
+    pub session_id: SessionId,
+    /// In the order of the request; `None` for an ignored `TurnEnd`.
+    pub events: Vec<Option<EventRecord>>,
+}
 
 #[async_trait]
 impl Command for AppendEvents {
@@ -56,10 +62,15 @@ impl Command for AppendEvents {
             .await?
             .into_iter()
             .collect();
+        let session_id = claimed.locked.head.session_id;
+        let recorded = |slots, new: &[EventRecord]| Recorded {
+            session_id,
+            events: answer(slots, new),
+        };
         let planned = plan(self.batch.clone(), &known)?;
         if planned.new.is_empty() && claimed.locked.live.is_none() {
             // Re-uploading only stored events is fine after the settle, too (rules R11).
-            return Ok(answer(planned.slots, &[]));
+            return Ok(recorded(planned.slots, &[]));
         }
         let (mut head, mut live) = claimed.live()?;
         let Some(claim) = live.state.claim().cloned() else {
@@ -84,15 +95,15 @@ impl Command for AppendEvents {
             let records = context.append(&mut head, drafts).await?;
             context.tx.save_live_run(&live).await?;
             context.tx.save_head(&head).await?;
-            return Ok(answer(slots, &records));
+            return Ok(recorded(slots, &records));
         }
         let records = context.append(&mut head, drafts).await?;
         renew_held(context, head, live, None).await?;
-        Ok(answer(slots, &records))
+        Ok(recorded(slots, &records))
     }
 }
 
-fn answer(slots: Vec<Slot>, new: &[EventRecord]) -> Recorded {
+fn answer(slots: Vec<Slot>, new: &[EventRecord]) -> Vec<Option<EventRecord>> {
     slots
         .into_iter()
         .map(|slot| match slot {

@@ -44,7 +44,7 @@ pub struct CancelRun {
     /// What.
     pub target: CancelTarget,
     /// Who asks, in one word.
-    pub by: &'static str,
+    pub by: String,
 }
 
 #[async_trait]
@@ -86,7 +86,7 @@ impl Command for CancelRun {
             });
         };
         let run_id = Some(run.run_id);
-        let status = cancel_locked(context, &mut locked, run, self.by, false).await?;
+        let status = cancel_locked(context, &mut locked, run, &self.by, false).await?;
         context.save(&locked).await?;
         Ok(Cancelled {
             session_id,

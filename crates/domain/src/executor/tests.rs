@@ -44,6 +44,7 @@ fn the_status_comes_from_last_contact_and_live_claims() {
         let claim = |ms| LiveClaim {
             run_id: RUN,
             session_id: SESSION,
+            namespace: "default".to_owned(),
             expires_at: at(ms),
         };
         let executor = Executor {

@@ -29,7 +29,10 @@ fn a_role_covers_itself_and_an_operator_covers_all() {
         (Executor, [false, true, false]),
         (Operator, [true, true, true]),
     ] {
-        let found: Vec<_> = Role::ALL.iter().map(|needed| role.covers(*needed)).collect();
+        let found: Vec<_> = Role::ALL
+            .iter()
+            .map(|needed| role.covers(*needed))
+            .collect();
         assert_eq!(found, covered, "{role}");
     }
 }
@@ -51,7 +54,10 @@ fn terms_that_break_a_rule_are_named() {
         |terms| (terms.role, terms.namespace) = (Role::Executor, Some("default".to_owned())),
         "namespace",
     );
-    bad(|terms| terms.expires_in_seconds = Some(0), "expires_in_seconds");
+    bad(
+        |terms| terms.expires_in_seconds = Some(0),
+        "expires_in_seconds",
+    );
     bad(
         |terms| terms.expires_in_seconds = Some(limits::TOKEN_SECONDS + 1),
         "expires_in_seconds",
@@ -114,5 +120,10 @@ fn a_secret_is_known_by_its_beginning_and_not_shown() {
         secret.digest(),
         Digest::of_bytes(secret.expose().as_bytes())
     );
+    let text = secret.expose().as_bytes();
+    assert_eq!(TokenSecret::digest_of(text), Some(secret.digest()));
+    for none in [&text[1..], &text[..67], b"", b"s3cret"] {
+        assert_eq!(TokenSecret::digest_of(none), None);
+    }
     assert_ne!(secret.digest(), TokenSecret::new([0xac; 32]).digest());
 }

@@ -68,10 +68,14 @@ pub struct ExecutorResponse {
 }
 
 impl ExecutorResponse {
-    /// Shows an executor as it stands at `now`.
-    pub fn new(executor: &Executor, now: Now, timing: &Timing) -> Self {
+    /// Shows an executor as it stands at `now`. It serves every namespace: how many runs it has is told
+    /// to all, and which they are to their own namespace.
+    pub fn new(executor: &Executor, namespace: &str, now: Now, timing: &Timing) -> Self {
         let contact = &executor.contact;
-        let current = executor.live_runs.first();
+        let mut live_runs = executor.live_runs.iter();
+        let current = live_runs.find(|claim| claim.namespace == namespace);
+        let last = executor.last_run.as_ref();
+        let last = last.filter(|run| run.namespace == namespace);
         Self {
             executor_id: contact.executor_id.clone(),
             worker_instance_id: contact.instance_id.clone(),
@@ -88,8 +92,8 @@ impl ExecutorResponse {
             current_runs: u32::try_from(executor.live_runs.len()).unwrap_or(u32::MAX),
             current_run_id: current.map(|claim| claim.run_id),
             current_session_id: current.map(|claim| claim.session_id),
-            last_run_id: executor.last_run.map(|(run_id, _)| run_id),
-            last_session_id: executor.last_run.map(|(_, session_id)| session_id),
+            last_run_id: last.map(|run| run.run_id),
+            last_session_id: last.map(|run| run.session_id),
             last_seen_at: executor.last_seen_at,
             lease_expires_at: current.map(|claim| now.wall_of(claim.expires_at)),
         }

@@ -126,7 +126,7 @@ async fn answer(
         run_id: selection.run_id,
         kinds: selection.kinds,
     });
-    Ok(sse::followed(call.control(), follower.await?, format))
+    Ok(sse::followed(call, follower.await?, format))
 }
 
 async fn page(

@@ -114,13 +114,9 @@ pub(super) async fn upload(call: Call, Id(id): Id<RunId>, body: Body) -> Answer<
     let sent = batch.clone();
     let proof = proof(id, claim);
     let recorded = control.append_events(AppendEvents { proof, batch }).await?;
-    let session_id = match recorded.iter().flatten().next() {
-        Some(record) => record.session_id,
-        None => control.run(call.namespace(), id).await?.session_id,
-    };
-    let answers = sent.iter().zip(&recorded).map(|(event, record)| {
+    let answers = sent.iter().zip(&recorded.events).map(|(event, record)| {
         record.as_ref().map_or_else(
-            || UploadedEventResponse::ignored(event, session_id, id),
+            || UploadedEventResponse::ignored(event, recorded.session_id, id),
             UploadedEventResponse::from,
         )
     });

@@ -34,7 +34,7 @@ pub(super) async fn list(
         next_cursor: last.map(|executor| executor.contact.executor_id.clone()),
         executors: listed
             .iter()
-            .map(|executor| ExecutorResponse::new(executor, now, timing))
+            .map(|executor| ExecutorResponse::new(executor, call.namespace(), now, timing))
             .collect(),
     }))
 }
@@ -88,6 +88,6 @@ pub(super) async fn forget(call: Call, Name(id): Name) -> Result<StatusCode, Fau
 async fn shown(call: &Call, executor: &Executor) -> Answer<ExecutorResponse> {
     let control = call.control();
     let now = control.now().await?;
-    let response = ExecutorResponse::new(executor, now, control.timing());
+    let response = ExecutorResponse::new(executor, call.namespace(), now, control.timing());
     Ok(Json(response))
 }

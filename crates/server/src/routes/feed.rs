@@ -47,11 +47,7 @@ pub(super) async fn all(WithQuery(call, query): WithQuery<FeedQuery>) -> Result<
         return Ok(Json(page).into_response());
     }
     let follower = control.follow_all(namespace, start, selection.kinds);
-    Ok(sse::followed_all(
-        control,
-        follower.await?,
-        selection.format,
-    ))
+    Ok(sse::followed_all(&call, follower.await?, selection.format))
 }
 
 fn respond(page: &FeedPage, format: EventFormat) -> FeedResponse {

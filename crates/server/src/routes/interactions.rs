@@ -59,7 +59,7 @@ pub(super) async fn resolve(
     let answer = body.read::<ResolveRequest>()?.check()?;
     let resolved = call
         .control()
-        .resolve(call.namespace(), id, answer, call.principal.name);
+        .resolve(call.namespace(), id, answer, call.name());
     match resolved.await {
         Ok(interaction) => Ok(Json(InteractionResponse::from(&interaction))),
         Err(error) => Err(with_recorded_answer(&call, error).await),

@@ -13,21 +13,24 @@ mod rules;
 mod runs;
 mod sessions;
 mod tape;
+mod tokens;
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::middleware::from_fn_with_state;
 use tapedeck_control_plane::PageRequest;
-use tapedeck_domain::id::{CheckpointId, InteractionId, RuleId, RunId, SessionId};
+use tapedeck_domain::id::{CheckpointId, InteractionId, RuleId, RunId, SessionId, TokenId};
+use tapedeck_domain::token::Role;
 use tapedeck_protocol::page::Page;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+use crate::auth::{Access, permit};
 use crate::limits::{Bounds, Class, Limits, bound};
-use crate::openapi::Frame;
+use crate::openapi::{self, Frame};
 use crate::problem::Fault;
 use crate::state::ServerState;
 
@@ -36,14 +39,29 @@ type Endpoints = OpenApiRouter<Arc<ServerState>>;
 /// What a handler without choice gives.
 type Answer<T> = Result<Json<T>, Fault>;
 
-/// All endpoints, and the document that describes them.
+/// All endpoints, and the document that describes them. Here and nowhere else it says which role an
+/// endpoint takes.
 pub(crate) fn all(limits: &Limits) -> Endpoints {
+    let (client, executor, operator) = (Role::Client, Role::Executor, Role::Operator);
+    let others = open_to(Access::Role(client), others())
+        .merge(open_to(Access::Role(operator), operations()))
+        .merge(open_to(Access::Any, signs_of_life()));
+    let admissions = open_to(Access::Role(client), admissions());
+    let claims = open_to(Access::Role(executor), claims());
+    let uploads = open_to(Access::Role(executor), uploads());
+    let leases = open_to(Access::Role(executor), leases());
     OpenApiRouter::with_openapi(Frame::openapi())
-        .merge(within(Class::Admission, limits, admissions()))
-        .merge(within(Class::Claim, limits, claims()))
-        .merge(within(Class::Upload, limits, uploads()))
-        .merge(within(Class::Lease, limits, leases()))
-        .merge(within(Class::Other, limits, others()))
+        .merge(within(Class::Admission, limits, admissions))
+        .merge(within(Class::Claim, limits, claims))
+        .merge(within(Class::Upload, limits, uploads))
+        .merge(within(Class::Lease, limits, leases))
+        .merge(within(Class::Other, limits, others))
+}
+
+/// Endpoints for callers of a role; the document says so, too.
+fn open_to(access: Access, mut endpoints: Endpoints) -> Endpoints {
+    openapi::add_role(endpoints.get_openapi_mut(), access);
+    endpoints.layer(from_fn_with_state(access, permit))
 }
 
 fn within(class: Class, limits: &Limits, endpoints: Endpoints) -> Endpoints {
@@ -115,9 +133,20 @@ fn others() -> Endpoints {
         .routes(routes!(rules::list))
         .routes(routes!(rules::show, rules::revoke))
         .routes(routes!(executors::list))
-        .routes(routes!(executors::show, executors::forget))
+        .routes(routes!(executors::show))
+}
+
+fn operations() -> Endpoints {
+    OpenApiRouter::new()
+        .routes(routes!(executors::forget))
         .routes(routes!(executors::drain))
         .routes(routes!(executors::undrain))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::show, tokens::revoke))
+}
+
+fn signs_of_life() -> Endpoints {
+    OpenApiRouter::new()
         .routes(routes!(operations::capabilities))
         .routes(routes!(operations::healthz))
         .routes(routes!(operations::readyz))
@@ -153,6 +182,12 @@ impl Cursor for RuleId {
 }
 
 impl Cursor for InteractionId {
+    fn uuid(self) -> Uuid {
+        self.uuid()
+    }
+}
+
+impl Cursor for TokenId {
     fn uuid(self) -> Uuid {
         self.uuid()
     }

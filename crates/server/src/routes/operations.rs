@@ -14,17 +14,17 @@ use crate::problem::Fault;
     get, path = "/capabilities", tag = "operations",
     responses((status = 200, body = CapabilitiesResponse))
 )]
-pub(super) async fn capabilities(call: Call) -> Json<CapabilitiesResponse> {
+pub(super) async fn capabilities(call: Call) -> Answer<CapabilitiesResponse> {
     let server = &call.server;
     let engine = server.control.store().health().engine;
-    let is_token_required = server.token.is_some();
+    let is_token_required = server.asks_for_token().await?;
     let version = server.version;
-    Json(CapabilitiesResponse::new(
+    Ok(Json(CapabilitiesResponse::new(
         server.control.deployment_id(),
         version,
         engine,
         is_token_required,
-    ))
+    )))
 }
 
 /// Tells that the process runs.

@@ -24,7 +24,7 @@ use crate::problem::Fault;
 pub(super) async fn create(call: Call, body: Body) -> Result<Response, Fault> {
     let (request, key) = call.keyed::<CreateRuleRequest>(&body, "approval-rule".to_owned())?;
     let (session_id, terms) = request.check()?;
-    let by = call.principal.name;
+    let by = call.name();
     let made = call
         .control()
         .create_rule(call.namespace(), session_id, terms, by, key);
@@ -69,7 +69,7 @@ pub(super) async fn show(call: Call, Id(id): Id<RuleId>) -> Answer<RuleResponse>
     params(("rule_id" = Uuid, Path)), responses((status = 204))
 )]
 pub(super) async fn revoke(call: Call, Id(id): Id<RuleId>) -> Result<StatusCode, Fault> {
-    let by = call.principal.name;
+    let by = call.name();
     call.control().revoke_rule(call.namespace(), id, by).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -68,9 +68,7 @@ pub(super) async fn cancel(
     body: Body,
 ) -> Result<(StatusCode, Json<CancelResponse>), Fault> {
     body.read::<EmptyRequest>()?;
-    let cancelled = call
-        .control()
-        .cancel_run(call.namespace(), id, call.principal.name);
+    let cancelled = call.control().cancel_run(call.namespace(), id, call.name());
     let cancelled = cancelled.await?;
     let session_id = cancelled.session_id;
     Ok(match cancelled.status {

@@ -240,7 +240,7 @@ pub(super) async fn cancel(
     body.read::<EmptyRequest>()?;
     let cancelled = call
         .control()
-        .cancel_session(call.namespace(), id, call.principal.name);
+        .cancel_session(call.namespace(), id, call.name());
     Ok(match cancelled.await?.run_id {
         Some(run_id) => (
             StatusCode::ACCEPTED,
@@ -263,7 +263,7 @@ pub(super) async fn approve(
 ) -> Answer<ApproveResponse> {
     let body = body.with_query(&query.check()?)?;
     let (request_id, answer) = body.read::<ApproveRequest>()?.check()?;
-    let (control, by) = (call.control(), call.principal.name);
+    let (control, by) = (call.control(), call.name());
     let resolved = control.resolve_request(call.namespace(), id, request_id, answer, by);
     match resolved.await {
         Ok(interaction) => Ok(Json(ApproveResponse::from(&interaction))),
@@ -307,7 +307,7 @@ pub(super) async fn repair(
     body: Body,
 ) -> Answer<RepairResponse> {
     body.read::<EmptyRequest>()?;
-    let (control, by) = (call.control(), call.principal.name);
+    let (control, by) = (call.control(), call.name());
     let changed = control.repair_session(call.namespace(), id, by).await?;
     let changed = changed.into_iter().map(str::to_owned).collect();
     Ok(Json(RepairResponse { changed }))
@@ -361,8 +361,7 @@ async fn admission(
         return Ok((StatusCode::ACCEPTED, Json(accepted)).into_response());
     }
     let control = call.control();
-    let on_disconnect = cancel_on_disconnect
-        .then(|| CancelOnDisconnect::new(control.clone(), call.namespace(), run_id));
+    let on_disconnect = cancel_on_disconnect.then(|| CancelOnDisconnect::new(call, run_id));
     let follower = control.follow(FollowRequest {
         namespace: call.namespace().to_owned(),
         session_id,
@@ -370,7 +369,7 @@ async fn admission(
         run_id: Some(run_id),
         kinds: Vec::new(),
     });
-    let mut response = sse::response(control, follower.await?, on_disconnect);
+    let mut response = sse::response(call, follower.await?, on_disconnect);
     let continued = format!("/sessions/{session_id}/events?run_id={run_id}");
     let headers = response.headers_mut();
     headers.insert(CONTENT_LOCATION, path(call, &continued));

@@ -1,6 +1,8 @@
 //! The tape: a page of it, or all of it as a transcript. A transcript is read and sent page by page,
 //! so that a long one costs no more memory than a short one.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::response::Response;
@@ -78,7 +80,7 @@ pub(super) async fn transcript(
 ) -> Result<Response, Fault> {
     let format = query.check()?;
     let session = call.control().session(call.namespace(), id).await?.session;
-    let mut pages = Pages::new(call.control(), call.namespace(), id, format);
+    let mut pages = Pages::new(&call, id, format);
     // A refusal has to come before the first byte.
     let first = pages.next().await?.unwrap_or_default();
     let title = session.settings.title.as_deref();
@@ -99,22 +101,17 @@ pub(super) async fn transcript(
 /// A transcript as far as it has been read.
 struct Pages {
     control: ControlPlane,
-    namespace: &'static str,
+    namespace: Arc<str>,
     /// The next page; `None` after the last.
     filter: Option<TapeFilter>,
     transcript: Transcript,
 }
 
 impl Pages {
-    fn new(
-        control: &ControlPlane,
-        namespace: &'static str,
-        session_id: SessionId,
-        format: TranscriptFormat,
-    ) -> Self {
+    fn new(call: &Call, session_id: SessionId, format: TranscriptFormat) -> Self {
         Self {
-            control: control.clone(),
-            namespace,
+            control: call.control().clone(),
+            namespace: Arc::clone(&call.principal.namespace),
             filter: Some(TapeFilter {
                 session_id,
                 after: 0,
@@ -131,7 +128,7 @@ impl Pages {
         let Some(filter) = self.filter.take() else {
             return Ok(None);
         };
-        let entries = self.control.tape(self.namespace, filter).await?;
+        let entries = self.control.tape(&self.namespace, filter).await?;
         let Some(last) = entries.last() else {
             return Ok(Some(self.transcript.end().to_owned()));
         };

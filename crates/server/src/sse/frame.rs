@@ -46,7 +46,9 @@ pub(super) fn open<T: Serialize>(data: &T) -> Bytes {
 pub(super) fn end(reason: EndReason) -> Bytes {
     let end = text(END, &StreamEnd { reason });
     match reason {
-        EndReason::Settled | EndReason::Superseded | EndReason::Deleted => Bytes::from(end),
+        EndReason::Settled | EndReason::Superseded | EndReason::Deleted | EndReason::TokenEnded => {
+            Bytes::from(end)
+        }
         // All followers of a server that goes down must not come back in the same moment.
         EndReason::Shutdown => {
             let jittered = rand::rng().random_range(RETRY_MS..=2 * RETRY_MS);

@@ -30,3 +30,5 @@ mod stream;
 mod support;
 #[cfg(test)]
 mod tape;
+#[cfg(test)]
+mod tokens;

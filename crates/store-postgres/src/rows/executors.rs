@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use tapedeck_domain::executor::{Contact, Executor, LiveClaim, Report, Standing};
+use tapedeck_domain::executor::{Contact, Executor, LastRun, LiveClaim, Report, Standing};
 use tapedeck_domain::id::{RunId, RunKey, SessionId, SessionKey};
 use tapedeck_domain::time::{LeaseInstant, Now, Timestamp};
 use tapedeck_store::StoreError;
@@ -37,6 +37,7 @@ struct ExecutorRow {
     last_seen: i64,
     last_run_id: Option<Uuid>,
     last_session_id: Option<Uuid>,
+    last_namespace: Option<String>,
 }
 
 impl TryFrom<ExecutorRow> for Executor {
@@ -51,7 +52,13 @@ impl TryFrom<ExecutorRow> for Executor {
             last_seen_at: Timestamp(row.last_seen_at),
             last_seen: LeaseInstant(row.last_seen),
             live_runs: Vec::new(),
-            last_run: last_run.zip(last_session),
+            last_run: last_run.zip(last_session).zip(row.last_namespace).map(
+                |((run_id, session_id), namespace)| LastRun {
+                    run_id,
+                    session_id,
+                    namespace,
+                },
+            ),
             contact: Contact {
                 labels: serde_json::from_str(&row.labels).map_err(|_broken| at.bad("labels"))?,
                 capabilities: at.maybe_json("capabilities", row.capabilities.as_deref())?,
@@ -98,11 +105,12 @@ async fn add_live_claims(conn: &mut PgConnection, executors: &mut [Executor]) ->
         .map(|executor| executor.contact.executor_id.clone())
         .collect();
     let rows = sqlx::query!(
-        r#"SELECT executor_id AS "executor_id!", run_id, session_id,
-                lease_expires_at AS "lease_expires_at!"
-         FROM run_heads
-         WHERE executor_id = ANY($1) AND lease_expires_at IS NOT NULL
-         ORDER BY run_id DESC"#,
+        r#"SELECT h.executor_id AS "executor_id!", h.run_id, h.session_id, s.namespace,
+                h.lease_expires_at AS "lease_expires_at!"
+         FROM run_heads h
+         JOIN sessions s ON s.session_key = h.session_key
+         WHERE h.executor_id = ANY($1) AND h.lease_expires_at IS NOT NULL
+         ORDER BY h.run_id DESC"#,
         &names,
     )
     .fetch_all(conn)
@@ -113,6 +121,7 @@ async fn add_live_claims(conn: &mut PgConnection, executors: &mut [Executor]) ->
         let claim = LiveClaim {
             run_id: RunId::new(row.run_id),
             session_id: SessionId::new(row.session_id),
+            namespace: row.namespace,
             expires_at: LeaseInstant(row.lease_expires_at),
         };
         claims.entry(row.executor_id).or_default().push(claim);
