@@ -4,6 +4,7 @@ usage: prepare.py URL
 """
 
 import json
+import os
 import sys
 import urllib.request
 
@@ -12,7 +13,8 @@ URL = sys.argv[1]
 
 def call(method, path, body=None):
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    headers = {"Accept": "application/json", "Content-Type": "application/json",
+               "Authorization": "Bearer " + os.environ["TAPEDECK_FUZZ_TOKEN"]}
     request = urllib.request.Request(URL + path, data=data, headers=headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read()
@@ -62,9 +64,10 @@ def main():
         interactions.append(asked["interaction_id"])
         claims.append(dict(proof, run_id=run))
     rule = call("POST", "/approval-rules", {"tool_name": "read*", "decision": "allow"})["rule_id"]
+    token = call("POST", "/tokens", {"name": "prepared", "role": "client"})["token_id"]
     json.dump({
         "session_id": sessions, "run_id": runs, "checkpoint_id": checkpoints, "interaction_id": interactions,
-        "rule_id": [rule], "executor_id": ["e-settled", "e-0"], "claims": claims,
+        "rule_id": [rule], "token_id": [token], "executor_id": ["e-settled", "e-0"], "claims": claims,
     }, sys.stdout)
 
 

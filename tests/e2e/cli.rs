@@ -522,6 +522,8 @@ async fn the_help_is_as_documented() {
         "approvals list",
         "approvals approve",
         "executors",
+        "token",
+        "token create",
         "remote",
         "remote add",
         "remote list",

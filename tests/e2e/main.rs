@@ -119,6 +119,8 @@ mod sqlite;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod tokens;
+#[cfg(test)]
 mod warm;
 #[cfg(test)]
 mod workspaces;

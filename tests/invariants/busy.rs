@@ -17,6 +17,7 @@ use tapedeck_domain::interaction::Scope;
 use tapedeck_domain::session::SessionSettings;
 use tapedeck_domain::settle::Ending;
 use tapedeck_domain::tape::upload::{EntryBatch, UploadedEntry};
+use tapedeck_domain::token::{Role, TokenTerms};
 use tapedeck_domain::{CheckpointId, SessionId};
 
 use crate::control::{Claim, KEEP_DELTAS_MS, NAMESPACE, TestControl, key};
@@ -29,7 +30,29 @@ pub(crate) async fn fill(t: &TestControl) {
     with_questions(t).await;
     with_queues(t).await;
     with_waiting_runs(t).await;
+    with_tokens(t).await;
     t.sweep().await;
+}
+
+/// Tokens: one of each role, one that ends by itself, one that is revoked.
+async fn with_tokens(t: &TestControl) {
+    for (role, expires_in_seconds) in [
+        (Role::Client, Some(3_600)),
+        (Role::Executor, None),
+        (Role::Operator, None),
+    ] {
+        let terms = TokenTerms {
+            name: role.to_string(),
+            role,
+            namespace: None,
+            expires_in_seconds,
+        };
+        let made = t.control.create_token(terms, "client:test", None).await;
+        let id = made.unwrap().token.token_id;
+        if role == Role::Operator {
+            t.control.revoke_token(id, "client:test").await.unwrap();
+        }
+    }
 }
 
 /// Lets so much time pass, with nobody alive, that deltas are folded, and folds them.

@@ -164,7 +164,7 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
     // The answer shows that clients will get one, too. That a token is asked for is one.
     let answered = Client::http(&url, token.as_ref())?.health().await;
     if let Err(error) = answered
-        && error.problem().map(|problem| problem.code) != Some(ErrorCode::Unauthorized)
+        && error.code() != Some(ErrorCode::Unauthorized)
     {
         return Err(error).context("the server does not answer");
     }

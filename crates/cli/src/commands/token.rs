@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use tapedeck_domain::TokenId;
 use tapedeck_domain::token::Role;
+use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::token::{CreateTokenRequest, CreatedTokenResponse, TokenResponse};
 
 use crate::commands::sessions::{PageArgs, more};
@@ -149,7 +150,14 @@ async fn answer(
         Command::Show { token } => show(printer, &client.token(token).await?)?,
         Command::Revoke { token } => {
             client.revoke_token(token).await?;
-            show(printer, &client.token(token).await?)?;
+            match client.token(token).await {
+                Ok(revoked) => show(printer, &revoked)?,
+                // It was the caller's own.
+                Err(error) if error.code() == Some(ErrorCode::Unauthorized) => {
+                    printer.note(format!("token {token}: revoked"))?;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     Ok(Exit::Success)
