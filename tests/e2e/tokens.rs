@@ -1,6 +1,7 @@
 //! Tokens with roles on the real binary: made from the command line, used by a client and an executor,
 //! ended while a stream is open.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api::{self, is_terminal};
-use crate::http::Request;
+use crate::http::{Frames, Request};
 use crate::server::{ExecutorOptions, Place, Server, ServerOptions, executor};
 use crate::wait::eventually;
 
@@ -48,6 +49,26 @@ async fn make(
     (made, file, secret)
 }
 
+/// Has a run done as whoever holds this secret; gives its session, and the stream of it.
+async fn does_a_run(server: &Server, client: &str) -> (String, Frames) {
+    let address = server.address;
+    let create = by(Request::post("/sessions", &json!({})), client);
+    let session = api::text(&create.send(address).await.ok(), "session_id");
+    let follow = by(Request::get(format!("/sessions/{session}/events")), client);
+    let stream = follow.open(address).await;
+    let path = format!("/sessions/{session}/prompt");
+    let prompt = by(Request::post(path, &json!({"prompt": "say done"})), client);
+    let run = api::text(&prompt.send(address).await.ok(), "run_id");
+    let settled = async || {
+        let run = by(Request::get(format!("/runs/{run}")), client);
+        let run = run.send(address).await.ok();
+        is_terminal(&run).then_some(run)
+    };
+    let ended = eventually("the run ends", Duration::from_secs(30), settled).await;
+    assert_eq!(ended["status"], "completed");
+    (session, stream)
+}
+
 async fn a_client_and_an_executor_do_a_run_with_tokens_of_their_own(place: Arc<Place>) {
     let of_file = place.path("token");
     std::fs::write(&of_file, format!("{TOKEN}\n")).unwrap();
@@ -74,20 +95,7 @@ async fn a_client_and_an_executor_do_a_run_with_tokens_of_their_own(place: Arc<P
     };
     let worker = executor(&place, &server.url(), &options);
     let address = server.address;
-    let create = by(Request::post("/sessions", &json!({})), &client);
-    let session = api::text(&create.send(address).await.ok(), "session_id");
-    let follow = by(Request::get(format!("/sessions/{session}/events")), &client);
-    let mut stream = follow.open(address).await;
-    let path = format!("/sessions/{session}/prompt");
-    let prompt = by(Request::post(path, &json!({"prompt": "say done"})), &client);
-    let run = api::text(&prompt.send(address).await.ok(), "run_id");
-    let settled = async || {
-        let run = by(Request::get(format!("/runs/{run}")), &client);
-        let run = run.send(address).await.ok();
-        is_terminal(&run).then_some(run)
-    };
-    let ended = eventually("the run ends", Duration::from_secs(30), settled).await;
-    assert_eq!(ended["status"], "completed", "{}", worker.log());
+    let (session, mut stream) = does_a_run(&server, &client).await;
 
     let show = || Request::get(format!("/sessions/{session}"));
     let hidden = by(show(), &stranger).send(address).await;
@@ -106,9 +114,10 @@ async fn a_client_and_an_executor_do_a_run_with_tokens_of_their_own(place: Arc<P
         .exits(0);
 
     // Where there can be two servers, the other one is told.
-    let second = match place.is_on_postgres() {
-        true => Some(start("second").await),
-        false => None,
+    let second = if place.is_on_postgres() {
+        Some(start("second").await)
+    } else {
+        None
     };
     let teller = second.as_ref().unwrap_or(&server);
     let id = ada["token_id"].as_str().unwrap();
@@ -144,8 +153,8 @@ async fn the_first_token_is_made_on_the_data_directory_and_opens_the_server_to_o
     let on_data = [&create[..], &[file.to_str().unwrap(), "--data-dir", data]].concat();
     let made = place.run(&on_data).await.exits(0);
     assert!(made.out.contains("operator") && !made.out.contains("tdk_"));
-    let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
+    let permissions = file.metadata().unwrap().permissions();
+    assert_eq!(permissions.mode() & 0o777, 0o600);
     // A file that is there is no new one, and then no token is made.
     place.run(&on_data).await.exits(4);
     let taken = [

@@ -10,13 +10,13 @@ use tapedeck_domain::TokenId;
 use tapedeck_domain::digest::Digest;
 use tapedeck_domain::idempotency::IdempotencyKey;
 use tapedeck_domain::token::{AccessToken, TokenSecret, TokenTerms};
-use tapedeck_store::{Page, PageRequest, Target};
+use tapedeck_store::{Page, PageRequest, StoreError, Target};
 use tokio::time::Instant;
 
 use crate::ControlPlane;
 use crate::commands::create_token::CreateToken;
 use crate::commands::revoke_token::RevokeToken;
-use crate::error::Outcome;
+use crate::error::{Error, Outcome};
 
 /// How long what was looked up is believed: so long does a token last that another instance revokes.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -45,6 +45,19 @@ struct Lookups {
     any_live: Option<(Instant, bool)>,
 }
 
+/// What is believed of whether any token is live.
+enum Believed {
+    /// It was read lately.
+    Fresh(bool),
+    /// It has to be read.
+    Stale {
+        /// The writes so far.
+        writes: u64,
+        /// What was read last.
+        last: Option<bool>,
+    },
+}
+
 impl Known {
     /// Forgets everything, because a token was made or revoked here.
     fn forget(&self) {
@@ -61,6 +74,29 @@ impl Known {
         let found = known.tokens.get(digest);
         let found = found.filter(|(at, _)| now.duration_since(*at) < BELIEVED);
         (known.writes, found.map(|(_, token)| token.clone()))
+    }
+
+    /// Whether any token is live, if that was read lately. Else whoever asks first reads it again,
+    /// and the others believe what was read last for as long.
+    fn any_live(&self, now: Instant) -> Believed {
+        let mut known = self.0.lock();
+        let writes = known.writes;
+        match &mut known.any_live {
+            Some((at, any)) if now.duration_since(*at) < BELIEVED => Believed::Fresh(*any),
+            Some((at, any)) => {
+                *at = now;
+                let last = Some(*any);
+                Believed::Stale { writes, last }
+            }
+            None => Believed::Stale { writes, last: None },
+        }
+    }
+
+    fn remember_any(&self, writes: u64, at: Instant, any: bool) {
+        let mut known = self.0.lock();
+        if known.writes == writes {
+            known.any_live = Some((at, any));
+        }
     }
 
     fn remember(&self, writes: u64, at: Instant, token: &AccessToken) {
@@ -148,32 +184,27 @@ impl ControlPlane {
 
     /// Whether any token is live. While the store is away this is what was read last, if anything was.
     pub async fn has_live_tokens(&self) -> Outcome<bool> {
-        let reader = self.inner.store.reader();
         let began = Instant::now();
-        let (writes, last) = {
-            let known = self.tokens.0.lock();
-            (known.writes, known.any_live)
+        let (writes, last) = match self.tokens.any_live(began) {
+            Believed::Fresh(any) => return Ok(any),
+            Believed::Stale { writes, last } => (writes, last),
         };
-        if let Some((at, any)) = last
-            && began.duration_since(at) < BELIEVED
-        {
-            return Ok(any);
-        }
-        let read = match reader.now().await {
-            Ok(now) => reader.any_live_token(now.wall).await,
-            Err(error) => Err(error),
+        let reader = self.inner.store.reader();
+        let read = async {
+            let now = reader.now().await?;
+            reader.any_live_token(now.wall).await
         };
-        match (read, last) {
-            (Ok(any), _) => {
-                let mut known = self.tokens.0.lock();
-                if known.writes == writes {
-                    known.any_live = Some((began, any));
-                }
-                Ok(any)
+        let error = match tokio::time::timeout(BELIEVED, read).await {
+            Ok(Ok(any)) => {
+                self.tokens.remember_any(writes, began, any);
+                return Ok(any);
             }
-            (Err(_), Some((_, any))) => Ok(any),
-            (Err(error), None) => Err(error.into()),
-        }
+            Ok(Err(error)) => error,
+            Err(_elapsed) => StoreError::Unavailable {
+                reason: "it did not say whether any token is live".to_owned(),
+            },
+        };
+        last.ok_or(Error::Store(error))
     }
 
     /// Returns once a token is accepted no more. A store that is away ends nothing.

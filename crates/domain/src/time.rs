@@ -1,5 +1,5 @@
-//! The two kinds of time (rules R7): wall time is shown to people and never compared; lease time
-//! comes from the store's clock and decides.
+//! The two kinds of time (rules R7): wall time is shown to people and never compared, but for
+//! the end of a token (ADR 28); lease time comes from the store's clock and decides.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -102,10 +102,10 @@ fn a_name_is_one_live_tokens() {
         ..terms(Role::Client)
     });
     assert_eq!(admit(None, NOW), Ok(Admission::New));
-    let taken = Rejection::TokenNameTaken {
+    let refusal = Rejection::TokenNameTaken {
         name: "ci".to_owned(),
     };
-    assert_eq!(admit(Some(&token), NOW), Err(taken));
+    assert_eq!(admit(Some(&token), NOW), Err(refusal));
     let later = NOW.plus_ms(10_000);
     let replaced = Admission::Replaces(token.token_id);
     assert_eq!(admit(Some(&token), later), Ok(replaced));

@@ -68,8 +68,8 @@ async fn a_token_is_made_shown_listed_and_revoked() {
     let listed = by(live.get("/tokens"), FILE).await.ok();
     assert_eq!(listed, json!({"tokens": [token], "next_cursor": null}));
 
-    let taken = by(live.post("/tokens", &body), FILE).await;
-    taken.is(StatusCode::CONFLICT, "token_name_taken");
+    let again = by(live.post("/tokens", &body), FILE).await;
+    again.is(StatusCode::CONFLICT, "token_name_taken");
     for _ in 0..2 {
         assert_eq!(revoke(&live, &token).await.status, StatusCode::NO_CONTENT);
     }
@@ -177,52 +177,82 @@ async fn every_endpoint_takes_the_role_that_the_document_says_and_no_other() {
     assert_eq!(words, ["any", "client", "executor", "operator"]);
 }
 
-#[tokio::test]
-async fn a_namespace_sees_nothing_of_another() {
-    let live = closed().await;
-    let ours = secret(
-        &live,
-        json!({"name": "a", "role": "client", "namespace": "a"}),
-    )
-    .await;
-    let theirs = secret(
-        &live,
-        json!({"name": "b", "role": "client", "namespace": "b"}),
-    )
-    .await;
-    let fleet = secret(&live, json!({"name": "fleet", "role": "executor"})).await;
-    let created = by(live.post("/sessions", json!({})), &ours).await.ok();
-    let session = created["session_id"].as_str().unwrap();
-    let prompt = format!("/sessions/{session}/prompt");
-    let accepted = by(live.post(&prompt, json!({"prompt": "go"})), &ours).await;
-    let run = accepted.ok()["run_id"].as_str().unwrap().to_owned();
-    // An executor serves every namespace; what it asks is of the run's.
-    let claim = json!({"executor_id": "x1", "worker_instance_id": "i1"});
-    let claimed = by(live.post("/executor/runs/claim", claim), &fleet)
-        .await
-        .ok();
-    assert_eq!(claimed["run_id"], run);
-    let as_executor = |action: &str, mut body: Value| {
-        body["executor_id"] = json!("x1");
-        body["claim_token"] = claimed["claim_token"].clone();
-        by(
-            live.post(&format!("/executor/runs/{run}/{action}"), body),
-            &fleet,
-        )
-    };
-    // An upload of which nothing is recorded is answered all the same.
-    let end = json!({"events": [{"event_id": "e", "event": "TurnEnd", "data": {}}]});
-    let uploaded = as_executor("events", end).await.ok();
-    assert_eq!(uploaded["events"][0]["session_id"], session);
-    let ask = json!({"request_id": "q", "tool_name": "shell", "arguments": {}, "wait_seconds": 0});
-    let asked = as_executor("approval", ask).await.ok();
-    let question = asked["interaction_id"].as_str().unwrap().to_owned();
-    let rule = json!({"tool_name": "t", "decision": "allow"});
-    let rule = by(live.post("/approval-rules", rule), &ours).await.ok();
-    assert_eq!(rule["created_by"], "token:a");
-    let rule = rule["rule_id"].as_str().unwrap();
+/// Something of everything in one namespace, and who may and may not see it.
+struct TwoNamespaces {
+    live: Live,
+    ours: String,
+    theirs: String,
+    session: String,
+    run: String,
+    question: String,
+    rule: String,
+}
 
-    let single = [
+impl TwoNamespaces {
+    async fn start() -> Self {
+        let live = closed().await;
+        let client = |name| json!({"name": name, "role": "client", "namespace": name});
+        let ours = secret(&live, client("a")).await;
+        let theirs = secret(&live, client("b")).await;
+        let fleet = secret(&live, json!({"name": "fleet", "role": "executor"})).await;
+        let created = by(live.post("/sessions", json!({})), &ours).await.ok();
+        let session = created["session_id"].as_str().unwrap().to_owned();
+        let prompt = format!("/sessions/{session}/prompt");
+        let accepted = by(live.post(&prompt, json!({"prompt": "go"})), &ours).await;
+        let run = accepted.ok()["run_id"].as_str().unwrap().to_owned();
+        // An executor serves every namespace; what it asks is of the run's.
+        let claim = json!({"executor_id": "x1", "worker_instance_id": "i1"});
+        let claimed = by(live.post("/executor/runs/claim", claim), &fleet).await;
+        let claimed = claimed.ok();
+        assert_eq!(claimed["run_id"], run);
+        let as_executor = |action: &str, mut body: Value| {
+            body["executor_id"] = json!("x1");
+            body["claim_token"] = claimed["claim_token"].clone();
+            let path = format!("/executor/runs/{run}/{action}");
+            by(live.post(&path, body), &fleet)
+        };
+        // An upload of which nothing is recorded is answered all the same.
+        let end = json!({"events": [{"event_id": "e", "event": "TurnEnd", "data": {}}]});
+        let uploaded = as_executor("events", end).await.ok();
+        assert_eq!(uploaded["events"][0]["session_id"], session);
+        let ask = json!({
+            "request_id": "q", "tool_name": "shell", "arguments": {}, "wait_seconds": 0,
+        });
+        let asked = as_executor("approval", ask).await.ok();
+        let question = asked["interaction_id"].as_str().unwrap().to_owned();
+        let rule = json!({"tool_name": "t", "decision": "allow"});
+        let rule = by(live.post("/approval-rules", rule), &ours).await.ok();
+        assert_eq!(rule["created_by"], "token:a");
+        let rule = rule["rule_id"].as_str().unwrap().to_owned();
+        Self {
+            live,
+            ours,
+            theirs,
+            session,
+            run,
+            question,
+            rule,
+        }
+    }
+}
+
+/// What isn't there, though the path leads somewhere.
+#[track_caller]
+fn is_not_there(answer: &Answer, path: &str) {
+    assert_eq!(
+        answer.status,
+        StatusCode::NOT_FOUND,
+        "{path} {}",
+        answer.text
+    );
+    assert_ne!(answer.json["code"], "route_not_found", "{path}");
+}
+
+#[tokio::test]
+async fn a_namespace_reads_nothing_of_another() {
+    let two = TwoNamespaces::start().await;
+    let (session, run) = (&two.session, &two.run);
+    for path in [
         format!("/sessions/{session}"),
         format!("/sessions/{session}/runs"),
         format!("/sessions/{session}/events"),
@@ -236,14 +266,38 @@ async fn a_namespace_sees_nothing_of_another() {
         format!("/runs/{run}/display-events"),
         format!("/runs/{run}/interactions"),
         format!("/runs/{run}/snapshot"),
-        format!("/interactions/{question}"),
-        format!("/approval-rules/{rule}"),
-    ];
-    for path in single {
-        let away = by(live.get(&path), &theirs).await;
-        assert_eq!(away.status, StatusCode::NOT_FOUND, "{path} {}", away.text);
-        assert_ne!(away.json["code"], "route_not_found", "{path}");
+        format!("/interactions/{}", two.question),
+        format!("/approval-rules/{}", two.rule),
+    ] {
+        is_not_there(&by(two.live.get(&path), &two.theirs).await, &path);
     }
+    for (path, list) in [
+        ("/sessions", "sessions"),
+        ("/runs", "runs"),
+        ("/runs?unservable=true", "runs"),
+        ("/interactions", "interactions"),
+        ("/approval-rules", "rules"),
+        ("/events", "events"),
+    ] {
+        let listed = by(two.live.get(path), &two.theirs).await.ok();
+        assert_eq!(listed[list], json!([]), "{path}");
+    }
+    // Who the executors are is no secret; which runs they have is.
+    let shown = by(two.live.get("/executors/x1"), &two.theirs).await;
+    assert!(!shown.text.contains(run.as_str()), "{}", shown.text);
+    assert_eq!(shown.json["current_runs"], 1);
+    let shown = by(two.live.get("/executors/x1"), &two.ours).await.ok();
+    assert_eq!(shown["current_run_id"], *run);
+    // An operator sees its namespace and no other either.
+    let path = format!("/sessions/{session}");
+    is_not_there(&by(two.live.get(&path), FILE).await, &path);
+}
+
+#[tokio::test]
+async fn a_namespace_writes_nothing_of_another() {
+    let two = TwoNamespaces::start().await;
+    let (session, run, question) = (&two.session, &two.run, &two.question);
+    let post = Method::POST;
     for (method, path, body) in [
         (
             Method::PATCH,
@@ -255,69 +309,67 @@ async fn a_namespace_sees_nothing_of_another() {
             format!("/sessions/{session}?force=true"),
             json!({}),
         ),
-        (Method::POST, prompt.clone(), json!({"prompt": "x"})),
         (
-            Method::POST,
+            post.clone(),
+            format!("/sessions/{session}/prompt"),
+            json!({"prompt": "x"}),
+        ),
+        (
+            post.clone(),
             format!("/sessions/{session}/resume"),
             json!({}),
         ),
         (
-            Method::POST,
+            post.clone(),
             format!("/sessions/{session}/close"),
             json!({}),
         ),
         (
-            Method::POST,
+            post.clone(),
             format!("/sessions/{session}/cancel"),
             json!({}),
         ),
         (
-            Method::POST,
+            post.clone(),
             format!("/sessions/{session}/repair"),
             json!({}),
         ),
         (
-            Method::POST,
+            post.clone(),
             format!("/sessions/{session}/checkpoints"),
             json!({}),
         ),
         (
-            Method::POST,
+            post.clone(),
             format!("/sessions/{session}/fork"),
             json!({"session_seq": 1}),
         ),
-        (Method::POST, format!("/runs/{run}/cancel"), json!({})),
+        (post.clone(), format!("/runs/{run}/cancel"), json!({})),
         (
-            Method::POST,
+            post,
             format!("/interactions/{question}/resolve"),
             json!({"approved": true}),
         ),
-        (Method::DELETE, format!("/approval-rules/{rule}"), json!({})),
+        (
+            Method::DELETE,
+            format!("/approval-rules/{}", two.rule),
+            json!({}),
+        ),
     ] {
-        let call = live.api.call(method, &path).accepting_json().json(&body);
-        let away = by(call, &theirs).await;
-        assert_eq!(away.status, StatusCode::NOT_FOUND, "{path} {}", away.text);
-        assert_ne!(away.json["code"], "route_not_found", "{path}");
+        let call = two
+            .live
+            .api
+            .call(method, &path)
+            .accepting_json()
+            .json(&body);
+        is_not_there(&by(call, &two.theirs).await, &path);
     }
-    for (path, list) in [
-        ("/sessions", "sessions"),
-        ("/runs", "runs"),
-        ("/runs?unservable=true", "runs"),
-        ("/interactions", "interactions"),
-        ("/approval-rules", "rules"),
-        ("/events", "events"),
-    ] {
-        let listed = by(live.get(path), &theirs).await.ok();
-        assert_eq!(listed[list], json!([]), "{path}");
-    }
-    // Who the executors are is no secret; whose runs they have is.
-    let shown = by(live.get("/executors/x1"), &theirs).await;
-    assert!(!shown.text.contains(&run), "{}", shown.text);
-    // Its own operator sees it no more than a client of that namespace would.
-    let away = by(live.get(&format!("/sessions/{session}")), FILE).await;
-    away.is(StatusCode::NOT_FOUND, "session_not_found");
     let resolve = format!("/interactions/{question}/resolve");
-    let resolved = by(live.post(&resolve, json!({"approved": true})), &ours).await;
+    let resolved = by(
+        two.live.post(&resolve, json!({"approved": true})),
+        &two.ours,
+    )
+    .await;
     assert_eq!(resolved.ok()["resolved_by"], "token:a");
 }
 

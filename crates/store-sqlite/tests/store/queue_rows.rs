@@ -315,7 +315,8 @@ async fn an_executor_keeps_what_a_contact_does_not_say() {
     assert_eq!(found.last_seen, LeaseInstant(LEASE + 5));
     assert_eq!(found.live_runs.len(), 1);
     assert_eq!(found.live_runs[0].run_id, run_id(1));
-    let last = found.last_run.map(|run| (run.run_id, run.session_id));
+    let last = found.last_run.as_ref();
+    let last = last.map(|run| (run.run_id, run.session_id));
     assert_eq!(last, Some((run_id(1), session_id(1))));
     assert_eq!(reader.executor("d").await.unwrap(), None);
     for after in [None, Some("d")] {
