@@ -16,6 +16,8 @@ const WALKS: &[&str] = &[
     "SCAN e",
     "SCAN session_heads USING INDEX session_heads_active",
     "SCAN session_heads USING INDEX session_heads_idle",
+    // Tokens that nobody has revoked: as many as people handed out.
+    "SCAN access_tokens USING INDEX access_tokens_of_name",
     // One row for each table with keys of its own.
     "SCAN sqlite_sequence",
     // Results of a part of the statement itself.
@@ -134,7 +136,7 @@ const HOT: &[(&str, &str, bool)] = &[
         false,
     ),
     (
-        "WHERE executor_id IN (SELECT value",
+        "WHERE h.executor_id IN (SELECT value",
         "run_heads_by_executor",
         true,
     ),
