@@ -199,3 +199,34 @@ async fn the_first_token_is_made_on_the_data_directory_and_opens_the_server_to_o
     place.run(&list).await.exits(6);
     assert!(!server.log().contains("tdk_"));
 }
+
+#[tokio::test]
+async fn whoever_may_read_the_data_directory_is_let_in_whatever_tokens_there_are() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let (data, url) = (place.data(), server.url());
+    let data = data.to_str().unwrap();
+    let here = async |arguments: &[&str]| {
+        let all = [arguments, &["--json", "--data-dir", data]].concat();
+        place.run(&all).await.exits(0).json_lines().remove(0)
+    };
+    let elsewhere = async |code: i32| {
+        let list = ["sessions", "list", "--server", &url];
+        place.run(&list).await.exits(code)
+    };
+    elsewhere(0).await;
+    let made = here(&["token", "create", "ada", "--role", "client"]).await;
+    elsewhere(6).await;
+    let list = here(&["token", "list"]).await;
+    assert_eq!(list["tokens"][0]["created_by"], "local");
+    let mode = place.data().join("server.token").metadata().unwrap();
+    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    // A token that is configured for another server is none of this one's.
+    let foreign = place.path("foreign");
+    std::fs::write(&foreign, "another-servers").unwrap();
+    let mut command = place.command(&["sessions", "list", "--data-dir", data]);
+    command.env("TAPEDECK_TOKEN_FILE", &foreign);
+    assert!(command.status().await.unwrap().success());
+    here(&["token", "revoke", &api::text(&made, "token_id")]).await;
+    elsewhere(0).await;
+}

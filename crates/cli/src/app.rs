@@ -189,7 +189,7 @@ pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::CheckpointSuperseded => Some(
             "`tapedeck sessions checkpoints` lists the active ones, with `--all` the others too",
         ),
-ErrorCode::Unauthorized => Some(
+        ErrorCode::Unauthorized => Some(
             "`--token-file` names the file that holds a token; a remote has its own: `tapedeck remote add \
              NAME URL --token-file FILE --replace`",
         ),

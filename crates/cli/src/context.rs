@@ -17,12 +17,12 @@ use crate::config::{self, Config};
 use crate::exit::Failed;
 use crate::output::Printer;
 use crate::remotes::{RemotesFile, address};
-pub(crate) use background::{Background, Need, token_file, unneeded};
+pub(crate) use background::{Background, Need, unneeded};
 pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
 pub(crate) use executor_lock::ExecutorLock;
-pub(crate) use server_file::{ServerFile, write_whole};
+pub(crate) use server_file::{ServerFile, own_token, write_whole};
 
 /// What a command works with.
 #[derive(Debug)]
@@ -91,10 +91,13 @@ impl Context {
         let Some(file) = ServerFile::of_live_server(&dir).await? else {
             return Ok(None);
         };
-        // The server's own token file serves, for whoever may read it.
-        let token = match (self.config.token()?, &file.token_file) {
-            (None, Some(path)) => config::read_token(path).ok(),
-            (token, _) => token,
+        // What the server names serves, for whoever may read it; a configured token may be another
+        // server's.
+        let is_given = self.config.is_from_flag("token_file");
+        let named = file.token_file.as_ref().filter(|_| !is_given);
+        let token = match named.and_then(|path| config::read_token(path).ok()) {
+            Some(token) => Some(token),
+            None => self.config.token()?,
         };
         Ok(Some(file.server(token)))
     }

@@ -134,9 +134,12 @@ async fn identify(
         let detail = "send a token that this server accepts as `Authorization: Bearer …`";
         return Err(Fault::new(ErrorCode::Unauthorized, detail));
     };
-    let of_file = server.token.as_ref();
-    if of_file.is_some_and(|token| token.admits(&presented.digest)) {
+    let is = |token: Option<&BearerToken>| token.is_some_and(|it| it.admits(&presented.digest));
+    if is(server.token.as_ref()) {
         return Ok(Principal::operator("token"));
+    }
+    if is(server.own_token.as_ref()) {
+        return Ok(Principal::operator("local"));
     }
     let found = match presented.of_database {
         Some(digest) => server.control.live_token(&digest).await?,

@@ -15,6 +15,9 @@ pub struct ServerState {
     pub version: &'static str,
     /// The shared token of the token file, if there is one.
     pub token: Option<BearerToken>,
+    /// The token of whoever may read the server's own files, where that isn't the one above. It is an
+    /// operator's and asks nobody else for one.
+    pub own_token: Option<BearerToken>,
     /// When a token is asked for where there is no such file.
     pub token_policy: TokenPolicy,
     /// Which `Host` and `Origin` are answered.
@@ -30,6 +33,7 @@ impl ServerState {
             control,
             version,
             token: None,
+            own_token: None,
             token_policy: TokenPolicy::Never,
             hosts: HostPolicy::Loopback,
             limits: Limits::STANDARD,

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use crate::commands::doctor;
 use crate::commands::signals::Signals;
 use crate::config::{self, Config, Given, HintFate};
-use crate::context::{Context, Database, Need, ServerFile, token_file, unneeded, write_whole};
+use crate::context::{Context, Database, Need, ServerFile, own_token, unneeded, write_whole};
 use crate::exit::{Exit, Failed};
 
 /// Events and bytes of each followed session that are kept in memory (stores §6).
@@ -97,15 +97,9 @@ pub(crate) async fn run_in_background(context: Context) -> anyhow::Result<Exit> 
         Some(listener) => listener,
         None => bind("127.0.0.1:0").await?,
     };
-    let token_file = token_file(&dir);
-    // Those who knew one that was killed know its token.
-    let token = config::read_token(&token_file).unwrap_or_else(|_none| {
-        let [high, low]: [u128; 2] = rand::random();
-        Secret::new(format!("{high:032x}{low:032x}"))
-    });
     let terms = Terms {
-        token: Some(token),
-        token_file: Some(token_file),
+        token: None,
+        token_file: None,
         ready_file: None,
         is_background: true,
     };
@@ -126,10 +120,16 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
     let address = listener.local_addr()?;
     let (url, is_local) = (base_url(address), address.ip().to_canonical().is_loopback());
     let database = Database::open(config).await?;
-    let token = &terms.token;
-    if let (true, Some(token), Some(path)) = (terms.is_background, token, &terms.token_file) {
-        write_whole(path, &format!("{}\n", token.expose()))?;
-    }
+    let own = match (&terms.token, database.dir()) {
+        (None, Some(dir)) => Some(own_token(dir)?),
+        (Some(_), _) | (None, None) => None,
+    };
+    let (own_token, own_file) = own.unzip();
+    // Nobody but who may read the directory has business with one in the background.
+    let token = terms
+        .token
+        .as_ref()
+        .or(own_token.as_ref().filter(|_| terms.is_background));
     let lifecycle = Lifecycle::new();
     let control = control_plane(config, &database, &lifecycle);
     if !is_local && token.is_none() && !control.has_live_tokens().await? {
@@ -141,28 +141,11 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
     }
     control.start().await?;
     doctor::reconcile(database.audit()).await;
-    let state = ServerState {
-        token: token
-            .as_ref()
-            .and_then(|token| BearerToken::new(token.expose())),
-        // Where others can call, what was asked for at the start stays so, whatever becomes of the
-        // tokens.
-        token_policy: if is_local {
-            TokenPolicy::WhileAnyIsLive
-        } else {
-            TokenPolicy::Always
-        },
-        hosts: if token.is_some() || !is_local {
-            HostPolicy::Any
-        } else {
-            HostPolicy::Loopback
-        },
-        limits: Limits::STANDARD,
-        ..ServerState::local(control.clone(), env!("CARGO_PKG_VERSION"))
-    };
+    let state = state(&control, token, own_token.as_ref(), is_local);
     let serving = lifecycle.spawn(tapedeck_server::serve(listener, state, lifecycle.clone()));
     // The answer shows that clients will get one, too. That a token is asked for is one.
-    let answered = Client::http(&url, token.as_ref())?.health().await;
+    let answered = Client::http(&url, token.or(own_token.as_ref()))?;
+    let answered = answered.health().await;
     if let Err(error) = answered
         && error.code() != Some(ErrorCode::Unauthorized)
     {
@@ -172,7 +155,7 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
         url: url.clone(),
         pid: std::process::id(),
         started_at: control.now().await?.wall,
-        token_file: terms.token_file,
+        token_file: terms.token_file.or(own_file),
         is_background: terms.is_background,
     };
     // Without it clients need `--server`; that is no reason not to serve.
@@ -200,6 +183,33 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
     }
     tracing::info!("serve.ended");
     Ok(exit)
+}
+
+fn state(
+    control: &ControlPlane,
+    token: Option<&Secret>,
+    own_token: Option<&Secret>,
+    is_local: bool,
+) -> ServerState {
+    let bearer = |token: &Secret| BearerToken::new(token.expose());
+    ServerState {
+        token: token.and_then(bearer),
+        own_token: own_token.and_then(bearer),
+        // Where others can call, what was asked for at the start stays so, whatever becomes of the
+        // tokens.
+        token_policy: if is_local {
+            TokenPolicy::WhileAnyIsLive
+        } else {
+            TokenPolicy::Always
+        },
+        hosts: if token.is_some() || !is_local {
+            HostPolicy::Any
+        } else {
+            HostPolicy::Loopback
+        },
+        limits: Limits::STANDARD,
+        ..ServerState::local(control.clone(), env!("CARGO_PKG_VERSION"))
+    }
 }
 
 fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) -> ControlPlane {

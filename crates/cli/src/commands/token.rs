@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use jiff::{Span, SpanRelativeTo};
 use tapedeck_domain::TokenId;
 use tapedeck_domain::token::Role;
 use tapedeck_protocol::ErrorCode;
@@ -72,7 +73,7 @@ them. An operator does everything, on the sessions of its namespace.")]
     },
 }
 
-/// A number of seconds, as people write it: `90s`, `15m`, `12h`, `30d`, `8w`.
+/// A number of whole seconds, as people write it: `90s`, `12h`, `30d`, `8w`, `1d 12h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Period(u64);
 
@@ -80,20 +81,15 @@ impl FromStr for Period {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let broken = || format!("`{text}` is no time like `12h` or `30d`");
-        let units = [
-            ("s", 1),
-            ("m", 60),
-            ("h", 3_600),
-            ("d", 86_400),
-            ("w", 604_800),
-        ];
-        let found = units
-            .iter()
-            .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
-        let (number, seconds) = found.ok_or_else(broken)?;
-        let number: u64 = number.parse().map_err(|_none| broken())?;
-        number.checked_mul(*seconds).map(Self).ok_or_else(broken)
+        let broken = |_error| format!("`{text}` is no time like `12h` or `30d`");
+        let span: Span = text.parse().map_err(broken)?;
+        let days = SpanRelativeTo::days_are_24_hours();
+        let duration = span.to_duration(days).map_err(broken)?;
+        let seconds = u64::try_from(duration.as_secs());
+        let seconds = seconds.ok().filter(|_| duration.subsec_nanos() == 0);
+        seconds
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is no number of whole seconds"))
     }
 }
 
@@ -265,13 +261,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_period_is_a_number_and_a_unit() {
+    fn a_period_is_as_people_write_it() {
         for (text, seconds) in [
             ("90s", 90),
             ("15m", 900),
             ("12h", 43_200),
             ("30d", 2_592_000),
             ("8w", 4_838_400),
+            ("1d 12h", 129_600),
+            ("2 weeks", 1_209_600),
+            ("P30D", 2_592_000),
         ] {
             assert_eq!(text.parse(), Ok(Period(seconds)), "{text}");
         }
@@ -281,7 +280,7 @@ mod tests {
             "30",
             "-1d",
             "1y",
-            "1 d",
+            "1.5ms",
             "99999999999999999999w",
             "1é",
         ] {

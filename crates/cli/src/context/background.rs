@@ -18,7 +18,6 @@ use crate::config::{self, Config};
 use crate::exit::{Exit, Failed};
 
 const LOCK: &str = "background.lock";
-const TOKEN: &str = "background.token";
 const LOG: &str = "background.log";
 /// A longer log begins anew.
 const LOG_BYTES: u64 = 4 << 20;
@@ -81,11 +80,6 @@ fn lock_file(dir: &Path) -> anyhow::Result<File> {
     options
         .open(&path)
         .with_context(|| format!("`{}`", path.display()))
-}
-
-/// Where the background server's token lies: whoever may read the directory may use the server.
-pub(crate) fn token_file(dir: &Path) -> PathBuf {
-    dir.join(TOKEN)
 }
 
 /// A data directory whose background server this process needs.

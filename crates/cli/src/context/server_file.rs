@@ -13,14 +13,29 @@ use tapedeck_client::Secret;
 use tapedeck_domain::Timestamp;
 
 use super::Server;
+use crate::config;
 use crate::exit::{Exit, Failed};
 
 const NAME: &str = "server.json";
+const TOKEN: &str = "server.token";
 /// The store's lock of a directory; a server holds it alone and writes its process id into it.
 const LOCK: &str = "lock";
 /// A server holds the lock for a moment before it has an address.
 const TRIES: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The token of a server that has no token file: whoever may read the directory may use the server.
+/// It stays the same from server to server, so that whoever knew one knows the next.
+pub(crate) fn own_token(dir: &Path) -> anyhow::Result<(Secret, PathBuf)> {
+    let path = dir.join(TOKEN);
+    if let Ok(token) = config::read_token(&path) {
+        return Ok((token, path));
+    }
+    let [high, low]: [u128; 2] = rand::random();
+    let token = Secret::new(format!("{high:032x}{low:032x}"));
+    write_whole(&path, &format!("{}\n", token.expose()))?;
+    Ok((token, path))
+}
 
 /// What a server says of itself to programs on its machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
