@@ -219,8 +219,8 @@ async fn whoever_may_read_the_data_directory_is_let_in_whatever_tokens_there_are
     elsewhere(6).await;
     let list = here(&["token", "list"]).await;
     assert_eq!(list["tokens"][0]["created_by"], "local");
-    let mode = place.data().join("server.token").metadata().unwrap();
-    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    let file = place.data().join("server.token").metadata().unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
     // A token that is configured for another server is none of this one's.
     let foreign = place.path("foreign");
     std::fs::write(&foreign, "another-servers").unwrap();

@@ -134,6 +134,17 @@ impl Context {
         }
     }
 
+    /// Does something over a connection, and gives up afterwards what this process owns by it.
+    pub(crate) async fn connected<T>(
+        &self,
+        work: impl AsyncFnOnce(&Connection) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let connection = self.connect().await?;
+        let outcome = work(&connection).await;
+        connection.close().await;
+        outcome
+    }
+
     async fn embed(&self) -> anyhow::Result<Connection> {
         let embedded = Embedded::open(&self.config).await?;
         Ok(Connection {

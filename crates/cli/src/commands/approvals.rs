@@ -105,10 +105,8 @@ pub(crate) enum Command {
 
 /// Runs one of them.
 pub(crate) async fn run(command: Command, context: Context) -> anyhow::Result<Exit> {
-    let connection = context.connect().await?;
-    let outcome = answer(command, &connection, context.printer).await;
-    connection.close().await;
-    outcome
+    let work = async |connection: &Connection| answer(command, connection, context.printer).await;
+    context.connected(work).await
 }
 
 async fn answer(

@@ -28,10 +28,9 @@ pub(crate) struct Args {
 /// Follows.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = attach(args, &context, &connection, &mut signals).await;
-    connection.close().await;
-    outcome
+    let work =
+        async |connection: &Connection| attach(args, &context, connection, &mut signals).await;
+    context.connected(work).await
 }
 
 async fn attach(

@@ -43,10 +43,10 @@ pub(crate) struct Args {
 /// Prints.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = print(args, &connection, context.printer, &mut signals).await;
-    connection.close().await;
-    outcome
+    let work = async |connection: &Connection| {
+        print(args, connection, context.printer, &mut signals).await
+    };
+    context.connected(work).await
 }
 
 async fn print(

@@ -54,10 +54,9 @@ pub(crate) struct Args {
 /// Converses.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = converse(args, &context, &connection, &mut signals).await;
-    connection.close().await;
-    outcome
+    let work =
+        async |connection: &Connection| converse(args, &context, connection, &mut signals).await;
+    context.connected(work).await
 }
 
 async fn converse(

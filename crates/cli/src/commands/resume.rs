@@ -40,10 +40,10 @@ pub(crate) struct Args {
 /// Resumes and follows.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = resume_and_follow(args, &context, &connection, &mut signals).await;
-    connection.close().await;
-    outcome
+    let work = async |connection: &Connection| {
+        resume_and_follow(args, &context, connection, &mut signals).await
+    };
+    context.connected(work).await
 }
 
 async fn resume_and_follow(

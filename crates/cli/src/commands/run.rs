@@ -29,10 +29,10 @@ pub(crate) struct Args {
 /// Runs the goal.
 pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = start_and_follow(args, &context, &connection, &mut signals).await;
-    connection.close().await;
-    outcome
+    let work = async |connection: &Connection| {
+        start_and_follow(args, &context, connection, &mut signals).await
+    };
+    context.connected(work).await
 }
 
 async fn start_and_follow(

@@ -122,13 +122,13 @@ pub(crate) struct EventsArgs {
 /// Runs one of them.
 pub(crate) async fn run(command: Command, context: Context) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen()?;
-    let connection = context.connect().await?;
-    let outcome = tokio::select! {
-        outcome = answer(command, &connection, context.printer) => outcome,
-        _asked = signals.next() => Ok(Exit::Interrupted),
+    let work = async |connection: &Connection| {
+        tokio::select! {
+            outcome = answer(command, connection, context.printer) => outcome,
+            _asked = signals.next() => Ok(Exit::Interrupted),
+        }
     };
-    connection.close().await;
-    outcome
+    context.connected(work).await
 }
 
 async fn answer(
