@@ -1,6 +1,8 @@
 //! The OpenAPI 3.1 document, made from the routes themselves, and a page to read it with. Both are
 //! part of the binary and need no network.
 
+mod refusals;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -9,11 +11,9 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use tapedeck_protocol::Problem;
 use tapedeck_protocol::examples;
-use tapedeck_protocol::problem::MEDIA_TYPE;
 use utoipa::Modify;
-use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, Schema};
+use utoipa::openapi::{OpenApi, RefOr, Schema};
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::auth::Access;
@@ -21,6 +21,7 @@ use crate::extract::NoQuery;
 use crate::limits::Limits;
 use crate::routes;
 use crate::state::ServerState;
+use refusals::operations;
 
 /// What the routes are collected under.
 #[derive(utoipa::OpenApi)]
@@ -52,21 +53,11 @@ impl Modify for Bearer {
 /// Says of endpoints which role they take: by the words that OpenAPI 3.1 allows beside a credential.
 pub(crate) fn add_role(document: &mut OpenApi, access: Access) {
     for item in document.paths.paths.values_mut() {
-        for operation in operations(item) {
+        for (_, operation) in operations(item) {
             let bearer = SecurityRequirement::new("bearer", access.word());
             operation.security = Some(vec![SecurityRequirement::default(), bearer]);
         }
     }
-}
-
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    let operations = [
-        &mut item.get,
-        &mut item.post,
-        &mut item.patch,
-        &mut item.delete,
-    ];
-    operations.into_iter().flatten()
 }
 
 /// The document as text.
@@ -76,11 +67,7 @@ pub fn document() -> String {
 }
 
 fn text(mut document: OpenApi) -> String {
-    for item in document.paths.paths.values_mut() {
-        for operation in operations(item) {
-            add_problem(operation);
-        }
-    }
+    refusals::add(&mut document);
     add_examples(&mut document);
     // The document is made of texts and maps, which always serialise.
     document.to_json().unwrap_or_default()
@@ -94,19 +81,6 @@ fn add_examples(document: &mut OpenApi) {
             schema.examples = vec![example];
         }
     }
-}
-
-/// Every operation may answer a problem document.
-fn add_problem(operation: &mut Operation) {
-    let content = Content::new(Some(Ref::from_schema_name("Problem")));
-    let mut response = Response::new("Why the request was refused");
-    response
-        .content
-        .insert(MEDIA_TYPE.to_owned(), RefOr::T(content));
-    operation
-        .responses
-        .responses
-        .insert("default".to_owned(), RefOr::T(response));
 }
 
 /// `/openapi.json` and `/docs`.

@@ -19,11 +19,14 @@ async fn the_document_and_its_page_are_served_without_a_network() {
     insta::assert_snapshot!(names.join("\n"));
     for (path, item) in paths {
         for (method, operation) in item.as_object().unwrap() {
-            let problem = &operation["responses"]["default"]["content"]["application/problem+json"];
-            assert_eq!(
-                problem["schema"]["$ref"], "#/components/schemas/Problem",
-                "{method} {path}"
-            );
+            let responses = operation["responses"].as_object().unwrap();
+            for status in ["400", "401", "403", "429", "500", "503"] {
+                let name = responses[status]["$ref"].as_str().unwrap();
+                let response = answer.json.pointer(name.trim_start_matches('#')).unwrap();
+                let problem = &response["content"]["application/problem+json"]["schema"]["$ref"];
+                assert_eq!(problem, "#/components/schemas/Problem", "{method} {path}");
+            }
+            assert!(!responses.contains_key("default"), "{method} {path}");
         }
     }
     assert_eq!(
