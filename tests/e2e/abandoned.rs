@@ -87,6 +87,9 @@ impl Target {
         let approve = json!({"request_id": "q", "approved": true});
         let unknown = "/sessions/018f0000-0000-7000-8000-000000000001";
         let unknown_rule = "/approval-rules/018f0000-0000-7000-8000-000000000001";
+        let unknown_token = "/tokens/018f0000-0000-7000-8000-000000000001";
+        // One that was made would be asked for from then on.
+        let token = json!({"name": format!("t{number}"), "role": "executor", "namespace": "n"});
         let rule = json!({"tool_name": format!("t{number}"), "decision": "allow",
             "session_id": session});
         let form = json!({"type": "object", "properties": {"name": {"type": "string"}}});
@@ -174,6 +177,13 @@ impl Target {
             (
                 "post /sessions/{session_id}/fork",
                 post(of_session("/fork"), &empty),
+            ),
+            ("get /tokens", get("/tokens".into())),
+            ("post /tokens", post("/tokens".into(), &token)),
+            ("get /tokens/{token_id}", get(unknown_token.into())),
+            (
+                "delete /tokens/{token_id}",
+                Request::new("DELETE", unknown_token),
             ),
             ("get /events", get("/events".into()).streaming()),
             ("get /runs", get("/runs".into())),

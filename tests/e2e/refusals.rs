@@ -60,9 +60,9 @@ async fn a_file_that_cannot_be_used_is_named_as_it_was_given() {
         ),
         (
             &["serve", "--listen", "127.0.0.1:0", "--token-file", "FILE"],
-            [2, 2, 0, 2],
+            [2, 3, 2, 2],
         ),
-        (&["sessions", "list", "--config", "FILE"], [2, 2, 0, 2]),
+        (&["sessions", "list", "--config", "FILE"], [2, 3, 0, 2]),
         (
             &["serve", "--listen", "127.0.0.1:0", "--ready-file", "FILE"],
             [2, 3, 0, 2],
