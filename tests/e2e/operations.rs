@@ -237,7 +237,8 @@ async fn doctor_names_a_damaged_file_and_what_it_cannot_read_in_it() {
     assert!(found.contains(&"readable"), "{found:?}");
     // No database at all.
     std::fs::write(&file, "not a database, however long it is. ".repeat(100)).unwrap();
-    for command in [&["doctor"][..], &["storage", "check"], &["serve"]] {
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    for command in [&["doctor"][..], &["storage", "check"], &serve] {
         let told = on_database(&place, command).await.exits(8);
         assert!(
             told.err.contains("is damaged") && told.err.contains("tapedeck.db"),

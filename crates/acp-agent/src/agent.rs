@@ -1,6 +1,7 @@
 //! The agent's side of the protocol: which requests there are and who answers them. No handler waits
 //! for the control plane: the editor must be heard meanwhile.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use futures::StreamExt as _;
 use tapedeck_domain::session::ApprovalPolicy;
 use tokio::io::AsyncWrite;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::desk::{Desk, session_id};
 use crate::failure::{invalid, of_call, of_host};
@@ -30,6 +33,10 @@ use crate::prompt;
 use crate::session::{Attaching, Command, Start, attach};
 use crate::wire::{self, Incoming};
 
+/// For what the editor wrote last to reach its place.
+const LAST_READ: Duration = Duration::from_millis(200);
+/// For what it told to be done, such as a cancel.
+const LAST_ERRANDS: Duration = Duration::from_secs(5);
 /// For the last answers to go out once the editor has closed its end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -46,7 +53,8 @@ where
     let (wire, outgoing, writing) = wire::open(writer);
     let gone = CancellationToken::new();
     let desk = Arc::new(Desk::new(host, wire, gone.clone()));
-    let transport = Lines::new(outgoing, until_the_end(incoming, gone.clone()));
+    let ending = see_through(desk.errands.clone(), gone.clone());
+    let transport = Lines::new(outgoing, until_the_end(incoming, ending));
     let facade = Facade { desk, policy };
     let serving = Box::pin(connect(facade, transport));
     let writing = async {
@@ -60,15 +68,36 @@ where
         tokio::time::sleep(LAST_WORDS).await;
     };
     tokio::select! {
-        (served, _written) = async { tokio::join!(serving, writing) } => served,
+        (served, written) = async { tokio::join!(serving, writing) } => match written {
+            Ok(()) => served,
+            // Nothing can be said to an editor that reads no more.
+            Err(_gone) => Ok(()),
+        },
         () = left => Ok(()),
     }
 }
 
-/// The same lines; their end is noticed.
-fn until_the_end(incoming: Incoming, gone: CancellationToken) -> Incoming {
+/// The editor writes no more: what it has told is still done. "Stop", and then closing the editor, has
+/// to stop the run.
+async fn see_through(errands: TaskTracker, gone: CancellationToken) {
+    tokio::time::sleep(LAST_READ).await;
+    errands.close();
+    if tokio::time::timeout(LAST_ERRANDS, errands.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the editor has gone before all was done that it told");
+    }
+    gone.cancel();
+}
+
+/// The same lines; they end once that is done which their end brings about.
+fn until_the_end(
+    incoming: Incoming,
+    ending: impl Future<Output = ()> + Send + 'static,
+) -> Incoming {
     let end = futures::stream::once(async move {
-        gone.cancel();
+        ending.await;
         None
     });
     Box::pin(incoming.map(Some).chain(end).filter_map(std::future::ready))
@@ -102,7 +131,9 @@ async fn connect(facade: Facade, transport: Lines<wire::Outgoing, Incoming>) -> 
         )
         .on_receive_request(
             async move |request: NewSessionRequest, responder, editor: ConnectionTo<Editor>| {
-                let task = new.clone().new_session(request, responder, editor.clone());
+                let errand = new.desk.errand();
+                let facade = new.clone();
+                let task = facade.new_session(request, responder, editor.clone(), errand);
                 editor.spawn(task)
             },
             agent_client_protocol::on_receive_request!(),
@@ -124,7 +155,9 @@ async fn connect(facade: Facade, transport: Lines<wire::Outgoing, Incoming>) -> 
         .on_receive_request(
             async move |request: ListSessionsRequest, responder, editor: ConnectionTo<Editor>| {
                 let desk = Arc::clone(&list.desk);
+                let errand = desk.errand();
                 editor.spawn(async move {
+                    let _errand = errand;
                     let listed = async { listing::list(&desk.client().await?, &request).await };
                     responder.respond_with_result(listed.await)
                 })
@@ -133,7 +166,8 @@ async fn connect(facade: Facade, transport: Lines<wire::Outgoing, Incoming>) -> 
         )
         .on_receive_request(
             async move |request: CloseSessionRequest, responder, editor: ConnectionTo<Editor>| {
-                editor.spawn(close.clone().close(request, responder))
+                let errand = close.desk.errand();
+                editor.spawn(close.clone().close(request, responder, errand))
             },
             agent_client_protocol::on_receive_request!(),
         )
@@ -197,6 +231,7 @@ impl Facade {
         request: NewSessionRequest,
         responder: Responder<NewSessionResponse>,
         editor: ConnectionTo<Editor>,
+        errand: TaskTrackerToken,
     ) -> Result<(), Error> {
         let made = self.create(request).await;
         let attaching = match made {
@@ -211,6 +246,7 @@ impl Facade {
             .config_options(choices.options());
         // Only now does the editor know the session that the first update is about.
         responder.respond(answer)?;
+        drop(errand);
         attach(self.desk, place, attaching, Start::New, editor).await;
         Ok(())
     }
@@ -221,8 +257,8 @@ impl Facade {
             request.additional_directories,
             request.mcp_servers,
         )?;
-        let admitted = self.desk.host.admits(opening.cwd());
-        admitted.map_err(|reason| invalid(format!("`cwd`: {reason}")))?;
+        self.admits("cwd", opening.cwd())?;
+        self.admits_all(&opening)?;
         let creation = opening.creation(self.policy)?;
         let client = self.desk.client().await?;
         let session = client.create_session(&creation).await;
@@ -230,6 +266,17 @@ impl Facade {
         let created = self.desk.host.created(&session).await;
         created.map_err(|error| of_host(&error))?;
         Ok(Attaching { client, session })
+    }
+
+    fn admits(&self, field: &str, directory: &Path) -> Result<(), Error> {
+        let admitted = self.desk.host.admits(directory);
+        admitted.map_err(|reason| invalid(format!("`{field}`: {reason}")))
+    }
+
+    /// Whether the agent can be given what the editor gives it besides.
+    fn admits_all(&self, opening: &Opening) -> Result<(), Error> {
+        let mut directories = opening.directories().iter();
+        directories.try_for_each(|directory| self.admits("additionalDirectories", directory))
     }
 
     async fn load(
@@ -287,6 +334,7 @@ impl Facade {
         opening: Result<Opening, Error>,
     ) -> Result<Attaching, Error> {
         let opening = opening?;
+        self.admits_all(&opening)?;
         let session_id = session_id(id)?;
         let client = self.desk.client().await?;
         let session = client.session(session_id).await;
@@ -309,6 +357,7 @@ impl Facade {
         self,
         request: CloseSessionRequest,
         responder: Responder<CloseSessionResponse>,
+        _errand: TaskTrackerToken,
     ) -> Result<(), Error> {
         let closed = async {
             let id = session_id(&request.session_id)?;

@@ -10,6 +10,8 @@ use tapedeck_client::Client;
 use tapedeck_domain::SessionId;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::failure::{of_host, unfit, unknown_session};
 use crate::host::Host;
@@ -27,6 +29,8 @@ pub(crate) struct Desk {
     pub(crate) wire: Wire,
     /// Cancelled once the editor has gone.
     pub(crate) gone: CancellationToken,
+    /// What the editor has told and isn't done yet: it is seen through when the editor has gone.
+    pub(crate) errands: TaskTracker,
     state: Mutex<State>,
 }
 
@@ -44,7 +48,7 @@ struct State {
 #[derive(Debug)]
 struct Open {
     number: u64,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<(Command, TaskTrackerToken)>,
     stop: CancellationToken,
 }
 
@@ -52,7 +56,7 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Place {
     number: u64,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<(Command, TaskTrackerToken)>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -62,6 +66,7 @@ impl Desk {
             host,
             wire,
             gone,
+            errands: TaskTracker::new(),
             state: Mutex::default(),
         }
     }
@@ -86,6 +91,11 @@ impl Desk {
 
     pub(crate) fn takes_booleans(&self) -> bool {
         self.state().takes_booleans
+    }
+
+    /// Says that something the editor told is under way, until what is given here is dropped.
+    pub(crate) fn errand(&self) -> TaskTrackerToken {
+        self.errands.token()
     }
 
     /// A client of the control plane.
@@ -119,7 +129,10 @@ impl Desk {
     pub(crate) fn close(&self, session: SessionId) {
         let closed = self.state().open.remove(&session);
         if let Some(open) = closed
-            && open.commands.try_send(Command::Close).is_err()
+            && open
+                .commands
+                .try_send((Command::Close, self.errand()))
+                .is_err()
         {
             open.stop.cancel();
         }
@@ -148,12 +161,12 @@ impl Desk {
         let Some(commands) = commands else {
             return command.refuse(not_open(id));
         };
-        match commands.try_send(command) {
+        match commands.try_send((command, self.errand())) {
             Ok(()) => Ok(()),
-            Err(mpsc::error::TrySendError::Full(command)) => {
+            Err(mpsc::error::TrySendError::Full((command, _))) => {
                 command.refuse(unfit("the session is told too much at once"))
             }
-            Err(mpsc::error::TrySendError::Closed(command)) => command.refuse(not_open(id)),
+            Err(mpsc::error::TrySendError::Closed((command, _))) => command.refuse(not_open(id)),
         }
     }
 

@@ -43,8 +43,7 @@ pub(crate) fn of_call(error: &ClientError, session: &str) -> Error {
     let failure = match problem.code {
         Refusal::SessionNotFound => return unknown_session(session),
         Refusal::SessionBusy => unfit(
-            "the session has a run in progress: wait for its end or cancel it, then send the prompt \
-             again",
+            "the session has a run in progress: wait for its end or cancel it, then try again",
         ),
         Refusal::Unauthorized => failed(format!(
             "{}: give it with `--token-file` where the editor starts `tapedeck acp`, or in `tapedeck \

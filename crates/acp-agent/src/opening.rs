@@ -46,6 +46,11 @@ impl Opening {
         &self.cwd
     }
 
+    /// Where the agent may work besides.
+    pub(crate) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
     /// The request for a new session.
     pub(crate) fn creation(&self, policy: ApprovalPolicy) -> Result<CreateSessionRequest, Error> {
         let path = path_text("cwd", &self.cwd)?;
@@ -116,6 +121,14 @@ fn path_text<'a>(field: &str, path: &'a Path) -> Result<&'a str, Error> {
 
 /// A server of tools as an agent's settings have it.
 fn server(server: &McpServer) -> Result<Value, Error> {
+    let setting = setting(server)?;
+    match setting["name"].as_str() {
+        None | Some("") => Err(invalid("`mcpServers` has a server without a name")),
+        Some(_) => Ok(setting),
+    }
+}
+
+fn setting(server: &McpServer) -> Result<Value, Error> {
     match server {
         McpServer::Stdio(stdio) => Ok(json!({
             "name": stdio.name,

@@ -114,14 +114,9 @@ impl Question {
 }
 
 impl Asking {
-    /// Asks, and hands the answer on. Whoever drops this withdraws the question from the editor.
-    pub(crate) async fn ask(
-        self,
-        editor: ConnectionTo<Editor>,
-        client: Client,
-        id: InteractionId,
-    ) -> Left {
-        let answer = match self {
+    /// Asks. Whoever drops this withdraws the question from the editor.
+    pub(crate) async fn answer(self, editor: ConnectionTo<Editor>) -> Answer {
+        Answer(match self {
             Self::Permission(request) => {
                 let answer = editor.send_request(*request).block_task().await;
                 answer.map(|answer| permission(&answer.outcome))
@@ -130,9 +125,19 @@ impl Asking {
                 let answer = editor.send_request(*request).block_task().await;
                 answer.map(|answer| Some(form(&answer.action)))
             }
-        };
-        match answer {
-            Ok(Some(answer)) => resolve(&client, id, &answer).await,
+        })
+    }
+}
+
+/// What the editor has answered; none if the turn was ended instead.
+#[derive(Debug)]
+pub(crate) struct Answer(Result<Option<ResolveRequest>, Error>);
+
+impl Answer {
+    /// Hands the answer on.
+    pub(crate) async fn send(self, client: &Client, id: InteractionId) -> Left {
+        match self.0 {
+            Ok(Some(answer)) => resolve(client, id, &answer).await,
             Ok(None) => Left::Cancelled,
             Err(error) => unasked(&error),
         }

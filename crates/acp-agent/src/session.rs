@@ -26,6 +26,7 @@ use tapedeck_domain::{InteractionId, RunId, SessionId};
 use tapedeck_protocol::session::SessionResponse;
 use tapedeck_protocol::stream::StreamOpen;
 use tapedeck_protocol::views::RunsQuery;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::choices::Choices;
 use crate::desk::{Desk, Place};
@@ -180,14 +181,14 @@ enum Out {
 
 /// What was waited for while the log stood still.
 enum Worked {
-    Admitted(turn::Admitted),
+    Admitted(turn::Admitted, TaskTrackerToken),
     Result(Box<turn::Outcome>),
 }
 
 /// What was done beside the log.
 enum Done {
     /// A question left the editor.
-    Question(Question, Left),
+    Question(Question, Left, TaskTrackerToken),
     /// A run waits, and for whom.
     Waits(RunId, String),
     /// A run waits in vain, and why.
@@ -240,7 +241,7 @@ impl Session {
             tokio::select! {
                 biased;
                 () = place.stop.cancelled() => {
-                    self.fail_turn(unfit(if self.desk.gone.is_cancelled() {
+                    self.give_up(&unfit(if self.desk.gone.is_cancelled() {
                         "the editor has gone; the run goes on"
                     } else {
                         "the session was opened again; the run goes on"
@@ -248,11 +249,15 @@ impl Session {
                     return;
                 }
                 command = place.commands.recv() => match command {
-                    Some(Command::Close) | None => {
+                    Some((Command::Close, _)) | None => {
                         self.end_turn_as_cancelled();
+                        self.give_up(&unfit("the session was closed"));
                         return;
                     }
-                    Some(command) => self.command(command),
+                    Some((command, errand)) => {
+                        self.command(command);
+                        drop(errand);
+                    }
                 },
                 worked = maybe(&mut self.work) => {
                     self.work = None;
@@ -367,6 +372,15 @@ impl Session {
         self.out.extend(pending.into_iter().map(Out::Ask));
     }
 
+    /// Works with another server from now on, if it is another.
+    fn moved_to(&mut self, client: Client) {
+        if client.base_url() != self.client.base_url() {
+            let start = self.last_seq.map_or(From::Head, From::After);
+            self.follower = follow(&client, self.id, start);
+            self.client = client;
+        }
+    }
+
     fn event(&mut self, event: StreamEvent) {
         self.last_seq = Some(event.session_seq);
         if event
@@ -380,7 +394,12 @@ impl Session {
             .as_ref()
             .is_some_and(|turn| turn.is_of(event.run_id));
         match event.kind.as_str() {
-            "RunRequested" => self.active_run = event.run_id,
+            "RunRequested" => {
+                self.active_run = event.run_id;
+                if !is_own {
+                    self.tell_active_run();
+                }
+            }
             "RunClaimed" => self.claimed(event.run_id),
             "ApprovalRequest" => self.asked_for(&event),
             "ApprovalResponse" => self.answered(&event),
@@ -413,13 +432,32 @@ impl Session {
         self.withdraw_all_of(event.run_id);
         if is_own {
             self.out.push_back(Out::TurnEnded(event));
+        } else {
+            self.tell_active_run();
         }
+    }
+
+    /// Says which run goes on that the editor awaits no answer of.
+    fn tell_active_run(&mut self) {
+        if self.is_live {
+            let info = SessionInfoUpdate::new().meta(self.state());
+            self.push([SessionUpdate::SessionInfoUpdate(info)]);
+        }
+    }
+
+    /// What the protocol has no place for.
+    fn state(&self) -> serde_json::Map<String, serde_json::Value> {
+        let state = json!({"activeRunId": self.active_run});
+        serde_json::Map::from_iter([("tapedeck".to_owned(), state)])
     }
 
     fn done(&mut self, done: Done) {
         match done {
-            Done::Question(question, left) => self.left(question, left),
-            Done::Waits(run_id, reason) => self.waits(run_id, reason),
+            Done::Question(question, left, errand) => {
+                self.left(question, left);
+                drop(errand);
+            }
+            Done::Waits(run_id, why) => self.waits(run_id, why),
             Done::Hopeless(run_id, reason) => self.is_hopeless(run_id, &reason),
             Done::Changed(session) => {
                 let changed = self
@@ -454,8 +492,7 @@ impl Session {
             self.choices.show_wishes();
         }
         let (modes, options) = (self.choices.modes(), self.choices.options());
-        let state = json!({"activeRunId": self.active_run});
-        let meta = serde_json::Map::from_iter([("tapedeck".to_owned(), state)]);
+        let meta = self.state();
         match self.opening.take() {
             Some(Start::Load(responder)) => {
                 let answer = LoadSessionResponse::new().modes(modes);
@@ -469,7 +506,7 @@ impl Session {
         }
     }
 
-    /// The log can't be followed any longer.
+    /// The session isn't open here any longer.
     fn give_up(&mut self, error: &Error) {
         self.fail_turn(error.clone());
         if let Some(start) = self.opening.take() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{Sink, Stream};
+use serde::de::IgnoredAny;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 
@@ -15,6 +16,8 @@ const QUEUED_LINES: usize = 64;
 const UNREAD_UPDATES: u64 = 256;
 /// The longest line that a client may send.
 const LINE_BYTES: usize = 32 * 1024 * 1024;
+/// How much is quoted of a line that can't be parsed.
+const QUOTED_BYTES: usize = 1024;
 
 /// The lines of the client.
 pub type Incoming = Pin<Box<dyn Stream<Item = io::Result<String>> + Send>>;
@@ -129,7 +132,8 @@ pub fn stdin_lines() -> io::Result<Incoming> {
 }
 
 /// A line without its end. Bytes that are no text are replaced: such a line is no JSON anyway, and
-/// is no reason to hang up.
+/// is no reason to hang up. Of one that is too long, or long and no JSON, the beginning stands for all:
+/// it is answered as what can't be parsed, and the answer quotes it.
 fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(LINE_BYTES).unwrap_or(u64::MAX);
@@ -137,12 +141,18 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    if bytes.len() > LINE_BYTES {
-        let text = format!("a line has more than {LINE_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    let is_too_long = bytes.len() > LINE_BYTES;
+    if is_too_long {
+        reader.skip_until(b'\n')?;
     }
     if bytes.ends_with(b"\n") {
         bytes.pop();
+    }
+    let is_quotable = bytes.len() <= QUOTED_BYTES;
+    if is_too_long || !is_quotable && serde_json::from_slice::<IgnoredAny>(&bytes).is_err() {
+        bytes.truncate(QUOTED_BYTES);
+        // Whatever it began as, it is no JSON now.
+        bytes.extend_from_slice("…".as_bytes());
     }
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
@@ -162,10 +172,22 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_read_for_ever() {
-        let mut input = io::BufReader::new(io::Read::take(io::repeat(b'x'), 1 << 40));
-        let error = next_line(&mut input).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    fn a_line_that_is_too_long_is_no_end_and_is_not_kept() {
+        let long = io::Read::take(io::repeat(b'1'), 3 * u64::try_from(LINE_BYTES).unwrap());
+        let mut input = io::BufReader::new(io::Read::chain(long, &b"\n{}\n"[..]));
+        let quoted = next_line(&mut input).unwrap().unwrap();
+        assert!(quoted.len() < 2 * QUOTED_BYTES);
+        assert!(serde_json::from_str::<IgnoredAny>(&quoted).is_err());
+        assert_eq!(next_line(&mut input).unwrap().as_deref(), Some("{}"));
+        assert_eq!(next_line(&mut input).unwrap(), None);
+    }
+
+    #[test]
+    fn a_long_line_is_whole_if_it_is_json_and_quoted_in_short_if_not() {
+        let json = format!("[{}1]", "1,".repeat(QUOTED_BYTES));
+        let mut input = io::Cursor::new(format!("{json}\n{json}]\n").into_bytes());
+        assert_eq!(next_line(&mut input).unwrap(), Some(json));
+        assert!(next_line(&mut input).unwrap().unwrap().len() < 2 * QUOTED_BYTES);
     }
 
     #[tokio::test(start_paused = true)]

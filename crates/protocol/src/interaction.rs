@@ -243,10 +243,15 @@ pub struct ApproveQuery {
 impl ApproveQuery {
     /// What is said, as fields of the body.
     pub fn check(self) -> Result<Map<String, Value>, QueryFault> {
-        let approved = match self.approved.as_deref() {
+        // Older clients write a boolean as their language does.
+        let approved = match self
+            .approved
+            .map(|word| word.to_ascii_lowercase())
+            .as_deref()
+        {
             None => None,
-            Some("true") => Some(true),
-            Some("false") => Some(false),
+            Some("true" | "1") => Some(true),
+            Some("false" | "0") => Some(false),
             Some(_) => {
                 return Err(QueryFault::parameter(
                     "approved",

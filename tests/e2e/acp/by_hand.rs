@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use super::LIMIT;
 use super::editor::Editor;
 use crate::server::{ExecutorOptions, Place, Server, executor};
-use crate::wait::within;
+use crate::wait::{eventually, within};
 
 #[tokio::test]
 async fn a_form_is_filled_in_at_the_editor() {
@@ -188,7 +188,7 @@ async fn an_editor_that_reads_no_more_or_has_left_a_silent_server_ends_the_agent
 struct Raw {
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
-    _child: Child,
+    child: Child,
 }
 
 impl Raw {
@@ -199,7 +199,7 @@ impl Raw {
         Self {
             stdin: child.stdin.take().unwrap(),
             lines: BufReader::new(child.stdout.take().unwrap()).lines(),
-            _child: child,
+            child,
         }
     }
 
@@ -219,6 +219,40 @@ impl Raw {
         }
     }
 
+    /// Opens a session in the place's directory.
+    async fn session(&mut self, place: &Place) -> Value {
+        let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+        self.asks(1, "initialize", &hello).await;
+        let new = json!({"cwd": place.work(), "mcpServers": []});
+        self.asks(2, "session/new", &new).await["result"]["sessionId"].clone()
+    }
+
+    async fn prompts(&mut self, id: u32, session: &Value, text: &str) {
+        let params = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
+        self.writes(
+            json!({"jsonrpc": "2.0", "id": id, "method": "session/prompt",
+            "params": params}),
+        )
+        .await;
+    }
+
+    /// Writes no more, and reads what still comes.
+    async fn leaves(self) -> Vec<Value> {
+        let Self {
+            stdin,
+            mut lines,
+            mut child,
+        } = self;
+        drop(stdin);
+        let mut last = Vec::new();
+        while let Some(line) = within("a line", LIMIT, lines.next_line()).await.unwrap() {
+            last.push(serde_json::from_str(&line).unwrap());
+        }
+        let status = within("the agent ends", LIMIT, child.wait()).await;
+        assert!(status.unwrap().success());
+        last
+    }
+
     async fn asks(&mut self, id: u32, method: &str, params: &Value) -> Value {
         self.writes(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
             .await;
@@ -232,10 +266,11 @@ async fn what_cannot_be_read_is_answered_and_no_question_is_lost_by_it() {
     let server = Server::start(&place).await;
     let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x"));
     let mut raw = Raw::start(&place, &server.url());
-    let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
-    raw.asks(1, "initialize", &hello).await;
+    let session = raw.session(&place).await;
+    let long = "x".repeat(40 << 20);
     for (line, code) in [
         ("garbage", -32700),
+        (&long, -32700),
         ("[]", -32600),
         (
             r#"[{"jsonrpc":"2.0","id":9,"method":"session/list"}]"#,
@@ -245,7 +280,8 @@ async fn what_cannot_be_read_is_answered_and_no_question_is_lost_by_it() {
     ] {
         raw.writes(line).await;
         let answer = raw.reads(|message| message["id"].is_null()).await;
-        assert_eq!(answer["error"]["code"], code, "{line}");
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert!(answer.to_string().len() < 10_000);
     }
     for cursor in ["x".repeat(200_000), "nonsense".to_owned()] {
         let listed = raw
@@ -253,11 +289,7 @@ async fn what_cannot_be_read_is_answered_and_no_question_is_lost_by_it() {
             .await;
         assert_eq!(listed["error"]["code"], -32602, "{listed}");
     }
-    let new = json!({"cwd": place.work(), "mcpServers": []});
-    let session = raw.asks(3, "session/new", &new).await["result"]["sessionId"].clone();
-    let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "ask edit {}"}]});
-    raw.writes(json!({"jsonrpc": "2.0", "id": 4, "method": "session/prompt", "params": prompt}))
-        .await;
+    raw.prompts(4, &session, "ask edit {}").await;
     let asked = raw
         .reads(|message| message["method"] == "session/request_permission")
         .await;
@@ -275,4 +307,100 @@ async fn what_cannot_be_read_is_answered_and_no_question_is_lost_by_it() {
     place.run(&approve).await.exits(0);
     let ended = raw.reads(|message| message["id"] == 4).await;
     assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+}
+
+#[tokio::test]
+async fn what_an_editor_writes_last_is_done_although_it_has_gone() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x"));
+    let ended = async |session: &Value, status: &str| {
+        let path = format!("/sessions/{}", session.as_str().unwrap());
+        eventually("the session's run has ended so", LIMIT, async || {
+            let session = server.get(&path).await.ok();
+            (session["status"] == status && session["active_run_id"].is_null()).then_some(())
+        })
+        .await;
+    };
+    let notice =
+        |method: &str, params: Value| json!({"jsonrpc": "2.0", "method": method, "params": params});
+    // A cancel.
+    let mut raw = Raw::start(&place, &server.url());
+    let session = raw.session(&place).await;
+    raw.prompts(3, &session, "say begun; slow 600").await;
+    raw.reads(|message| message.to_string().contains("tick 1"))
+        .await;
+    raw.writes(notice("session/cancel", json!({"sessionId": session})))
+        .await;
+    raw.leaves().await;
+    ended(&session, "cancelled").await;
+    // An answer, and an answer to the last request.
+    let mut raw = Raw::start(&place, &server.url());
+    let session = raw.session(&place).await;
+    raw.prompts(3, &session, "ask edit {}").await;
+    let asked = raw
+        .reads(|message| message["method"] == "session/request_permission")
+        .await;
+    let no = json!({"outcome": {"outcome": "selected", "optionId": "reject-once"}});
+    raw.writes(json!({"jsonrpc": "2.0", "id": asked["id"], "result": no}))
+        .await;
+    raw.writes(json!({"jsonrpc": "2.0", "id": 4, "method": "session/list", "params": {}}))
+        .await;
+    let last = raw.leaves().await;
+    assert!(last.iter().any(|message| message["id"] == 4), "{last:?}");
+    ended(&session, "completed").await;
+    // A prompt.
+    let mut raw = Raw::start(&place, &server.url());
+    let session = raw.session(&place).await;
+    raw.prompts(3, &session, "write late.txt x").await;
+    raw.leaves().await;
+    ended(&session, "completed").await;
+    assert!(place.work().join("late.txt").exists());
+}
+
+#[tokio::test]
+async fn a_session_that_is_opened_twice_at_once_and_another_ones_run_are_told_of() {
+    let place = Arc::new(Place::new());
+    let server = Server::start(&place).await;
+    let _executor = executor(&place, &server.url(), &ExecutorOptions::named("x"));
+    let mut raw = Raw::start(&place, &server.url());
+    let session = raw.session(&place).await;
+    let load = |id: u32| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "session/load",
+            "params": {"sessionId": session, "cwd": place.work(), "mcpServers": []}})
+    };
+    raw.writes(format!("{}\n{}", load(3), load(4))).await;
+    let mut codes = Vec::new();
+    for _ in 0..2 {
+        let answer = raw.reads(|message| message["id"].is_number()).await;
+        codes.push(answer["error"]["code"].as_i64());
+    }
+    codes.sort_unstable();
+    assert_eq!(codes, [None, Some(-32600)]);
+
+    let id = session.as_str().unwrap();
+    let body = json!({"prompt": "ask edit {}; say over"});
+    server.post(&format!("/sessions/{id}/prompt"), &body).await;
+    let asked = raw
+        .reads(|message| message["method"] == "session/request_permission")
+        .await;
+    // It isn't this editor's turn, so this ends nothing.
+    let cancelled = json!({"outcome": {"outcome": "cancelled"}});
+    raw.writes(json!({"jsonrpc": "2.0", "id": asked["id"], "result": cancelled}))
+        .await;
+    raw.reads(|message| message.to_string().contains("has not answered"))
+        .await;
+    let list = ["approvals", "list", "--json", "--server", &server.url()];
+    let open = place.run(&list).await.exits(0).json_lines().remove(0);
+    let question = open["interactions"][0]["interaction_id"].as_str().unwrap();
+    let approve = ["approvals", "approve", question, "--server", &server.url()];
+    place.run(&approve).await.exits(0);
+    let is_over = |message: &Value| {
+        let update = &message["params"]["update"];
+        let state = &update["_meta"]["tapedeck"];
+        update["sessionUpdate"] == "session_info_update"
+            && state.get("activeRunId").is_some_and(Value::is_null)
+    };
+    raw.reads(is_over).await;
+    raw.leaves().await;
 }

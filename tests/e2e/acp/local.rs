@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::editor::Editor;
 use super::{LIMIT, ended};
-use crate::server::{Place, none_marked, processes_marked};
+use crate::server::{Place, Server, none_marked, processes_marked};
 use crate::wait::eventually;
 
 /// What an executor waits for the next prompt.
@@ -348,5 +348,33 @@ async fn an_editor_that_comes_back_finds_the_executor_that_it_left() {
     ended(second.prompt(&session, "say again").await);
     assert_eq!(of_role(&place, "executor"), left);
     assert!(second.leaves().await.success());
+    nothing_runs(&place).await;
+}
+
+#[tokio::test]
+async fn a_server_that_somebody_starts_in_place_of_the_background_s_is_found() {
+    let place = Arc::new(Place::new());
+    let editor = editor(&place).await;
+    let session = editor.session(&place).await;
+    ended(editor.prompt(&session, "say hello").await);
+    // Nobody may start another one in the background meanwhile.
+    let servers = of_role(&place, "server");
+    let all = processes_marked(&place.mark()).into_iter();
+    let others: Vec<_> = all
+        .map(Pid::from_raw)
+        .filter(|pid| !servers.contains(pid))
+        .collect();
+    for pid in &others {
+        kill(*pid, Signal::SIGSTOP).unwrap();
+    }
+    kill(servers[0], Signal::SIGKILL).unwrap();
+    let server = Server::start(&place).await;
+    for pid in &others {
+        kill(*pid, Signal::SIGCONT).unwrap();
+    }
+    ended(editor.prompt(&session, "say again").await);
+    editor.hears(&session, "again").await;
+    assert!(editor.leaves().await.success());
+    drop(server);
     nothing_runs(&place).await;
 }

@@ -1,6 +1,8 @@
 //! The agent's questions in a session: from the log to the editor, and back out of it when somebody
 //! else has answered or the run has ended.
 
+use std::sync::Arc;
+
 use futures::FutureExt as _;
 use futures::future::{AbortHandle, Abortable};
 use serde_json::Value;
@@ -65,13 +67,21 @@ impl Session {
         let Some(asking) = asking else {
             return self.ask_elsewhere(&question, "can't show its form");
         };
-        let answer = asking.ask(self.editor.clone(), self.client.clone(), question.id);
+        let desk = Arc::clone(&self.desk);
+        let (editor, client) = (self.editor.clone(), self.client.clone());
+        let id = question.id;
+        let answer = async move {
+            let answer = asking.answer(editor).await;
+            // It is sent to its end, even if the editor goes now.
+            let errand = desk.errand();
+            (answer.send(&client, id).await, errand)
+        };
         let (withdrawal, registration) = AbortHandle::new_pair();
         self.asked
             .insert(question.id, (question.run_id, withdrawal));
         let answer = Abortable::new(answer, registration);
         let task = answer.map(|left| match left {
-            Ok(left) => Done::Question(question, left),
+            Ok((left, errand)) => Done::Question(question, left, errand),
             Err(_withdrawn) => Done::Nothing,
         });
         self.tasks.push(task.boxed());
@@ -100,7 +110,8 @@ impl Session {
             Left::Answered => {}
             Left::Unasked => self.ask_elsewhere(&question, "has given no answer that can be read"),
             Left::Unfit => self.out.push_back(Out::Ask(question)),
-            Left::Cancelled => self.turn_given_up(question.run_id),
+            Left::Cancelled if self.turn_given_up(question.run_id) => {}
+            Left::Cancelled => self.ask_elsewhere(&question, "has not answered"),
         }
     }
 

@@ -87,7 +87,9 @@ impl Session {
         answer: impl FnOnce(Result<&SessionResponse, Error>) -> Result<(), Error> + Send + 'static,
     ) {
         let (client, id) = (self.client.clone(), self.id);
+        let errand = self.desk.errand();
         let task = async move {
+            let _errand = errand;
             let changed = client.update_session(id, &change).await;
             let changed = changed.map_err(|error| of_call(&error, &id.to_string()));
             // A closed pipe ends the session by itself.

@@ -9,7 +9,7 @@ use agent_client_protocol::v1::Responder;
 use agent_client_protocol::v1::schema::{PromptResponse, StopReason};
 use futures::FutureExt as _;
 use serde_json::json;
-use tapedeck_client::StreamEvent;
+use tapedeck_client::{Client, StreamEvent};
 use tapedeck_domain::RunId;
 use tapedeck_domain::queue::Unservable;
 use tapedeck_domain::text::beginning;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TITLE_CHARS: usize = 80;
 
 /// Whether a prompt was taken.
-pub(super) type Admitted = Result<AcceptedResponse, Error>;
+pub(super) type Admitted = Result<(AcceptedResponse, Client), Error>;
 /// What a run gave.
 pub(super) type Outcome = Result<RunResponse, Error>;
 
@@ -68,33 +68,38 @@ impl Session {
         if self.title.is_none() {
             self.name_after(&text);
         }
-        let (desk, client, id) = (Arc::clone(&self.desk), self.client.clone(), self.id);
+        let (desk, id) = (Arc::clone(&self.desk), self.id);
+        let errand = desk.errand();
         let work = async move {
             let admitted = async {
                 let prepared = desk.host.prepare(id).await;
                 prepared.map_err(|error| of_host(&error))?;
+                // It may be another one by now, elsewhere.
+                let client = desk.client().await?;
                 let request = PromptRequest {
                     prompt: Some(text),
                     ..PromptRequest::default()
                 };
                 let admitted = client.prompt(id, &request).await;
-                admitted.map_err(|error| of_call(&error, &id.to_string()))
+                let admitted = admitted.map_err(|error| of_call(&error, &id.to_string()))?;
+                Ok((admitted, client))
             };
-            Worked::Admitted(admitted.await)
+            Worked::Admitted(admitted.await, errand)
         };
         self.work = Some(work.boxed());
     }
 
     pub(super) fn worked(&mut self, worked: Worked) {
         match worked {
-            Worked::Admitted(Ok(accepted)) => {
+            Worked::Admitted(Ok((accepted, client)), _errand) => {
+                self.moved_to(client);
                 if let Some(turn) = &mut self.turn {
                     turn.run_id = Some(accepted.run_id);
                 }
                 self.watch(accepted.run_id, None);
                 self.cancel_turn();
             }
-            Worked::Admitted(Err(error)) => self.fail_turn(error),
+            Worked::Admitted(Err(error), _errand) => self.fail_turn(error),
             Worked::Result(outcome) => {
                 let Some(turn) = self.turn.take() else { return };
                 let _closed = turn.responder.respond_with_result(answer_of(*outcome));
@@ -118,10 +123,9 @@ impl Session {
                         if let Some(reason) = trouble {
                             return Done::Hopeless(run_id, reason);
                         }
-                        if let Some(reason) = run.unservable
-                            && told.as_ref() != Some(&reason)
-                        {
-                            return Done::Waits(run_id, reason);
+                        let why = why_it_waits(run.unservable.as_deref());
+                        if told.as_ref() != Some(&why) {
+                            return Done::Waits(run_id, why);
                         }
                     }
                     // The log tells when the server is back.
@@ -140,15 +144,12 @@ impl Session {
     }
 
     /// Says why nobody takes a run that still waits.
-    pub(super) fn waits(&mut self, run_id: RunId, reason: String) {
-        if !self.is_awaited(run_id) {
-            return;
+    pub(super) fn waits(&mut self, run_id: RunId, why: String) {
+        if self.is_awaited(run_id) {
+            let remark = self.mapping.remark(&format!("{run_id}/waits"), &why);
+            self.push([remark]);
+            self.watch(run_id, Some(why));
         }
-        let known = reason.parse().ok().map(Unservable::explanation);
-        let text = format!("The run waits: {}", known.unwrap_or(&reason));
-        let remark = self.mapping.remark(&format!("{run_id}/waits"), &text);
-        self.push([remark]);
-        self.watch(run_id, Some(reason));
     }
 
     /// Whether the turn's run still waits for an executor.
@@ -243,16 +244,15 @@ impl Session {
         }
     }
 
-    /// A question came back unanswered because the person ended the turn. Where the turn is another
-    /// editor's, it stays open for whoever awaits its end.
-    pub(super) fn turn_given_up(&mut self, run_id: RunId) {
-        if self
-            .turn
-            .as_ref()
-            .is_some_and(|turn| turn.is_of(Some(run_id)))
-        {
+    /// A question came back unanswered because the person ended the turn. `false` where the turn is
+    /// another editor's: then it stays open for whoever awaits its end.
+    pub(super) fn turn_given_up(&mut self, run_id: RunId) -> bool {
+        let turn = self.turn.as_ref();
+        let is_own = turn.is_some_and(|turn| turn.is_of(Some(run_id)));
+        if is_own {
             self.cancel();
         }
+        is_own
     }
 
     /// Names a session after its first prompt.
@@ -277,13 +277,26 @@ impl Session {
         call: impl Future<Output = tapedeck_client::Result<()>> + Send + 'static,
     ) {
         let id = self.id;
+        let errand = self.desk.errand();
         let task = async move {
+            let _errand = errand;
             if let Err(error) = call.await {
                 tracing::warn!(session.id = %id, what, %error, "a call about a session failed");
             }
             Done::Nothing
         };
         self.tasks.push(task.boxed());
+    }
+}
+
+/// Why nobody has taken a run yet, as far as the server knows it.
+fn why_it_waits(reason: Option<&str>) -> String {
+    match reason {
+        None => "The run waits for an executor.".to_owned(),
+        Some(reason) => {
+            let known = reason.parse().ok().map(Unservable::explanation);
+            format!("The run waits: {}", known.unwrap_or(reason))
+        }
     }
 }
 

@@ -90,8 +90,12 @@ async fn serve_editor(args: Args, context: Context) -> anyhow::Result<Exit> {
     if let Some(server) = context.server().await?
         && (context.config.server.is_some() || !server.is_background)
     {
-        if is_given {
+        if is_given && context.config.server.is_some() | context.config.remote.is_some() {
             return Err(agent_is_the_servers());
+        }
+        if is_given {
+            // An editor's settings stay the same whether somebody has started a server here or not.
+            tracing::warn!("the executors of the server that serves here choose the agent");
         }
         let host: Arc<dyn Host> = Arc::new(Remote(server.client()?));
         return on_stdio(host, policy).await;

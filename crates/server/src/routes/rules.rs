@@ -16,7 +16,7 @@ use crate::problem::Fault;
 
 /// Makes a rule. If the same one stands already, it is given.
 #[utoipa::path(
-    post, path = "/approval-rules", tag = "interactions",
+    post, path = "/approval-rules", tag = "approval-rules",
     params(("Idempotency-Key" = Option<String>, Header, description = "Sent again with the same body, the first rule is given.")),
     request_body = CreateRuleRequest,
     responses((status = 201, body = RuleResponse, headers(("Location" = String))))
@@ -36,7 +36,7 @@ pub(super) async fn create(call: Call, body: Body) -> Result<Response, Fault> {
 
 /// Lists rules, newest first.
 #[utoipa::path(
-    get, path = "/approval-rules", tag = "interactions", params(RulesQuery),
+    get, path = "/approval-rules", tag = "approval-rules", params(RulesQuery),
     responses((status = 200, body = RuleList))
 )]
 pub(super) async fn list(WithQuery(call, query): WithQuery<RulesQuery>) -> Answer<RuleList> {
@@ -55,7 +55,7 @@ pub(super) async fn list(WithQuery(call, query): WithQuery<RulesQuery>) -> Answe
 
 /// Shows a rule, revoked or not.
 #[utoipa::path(
-    get, path = "/approval-rules/{rule_id}", tag = "interactions",
+    get, path = "/approval-rules/{rule_id}", tag = "approval-rules",
     params(("rule_id" = Uuid, Path)), responses((status = 200, body = RuleResponse))
 )]
 pub(super) async fn show(call: Call, Id(id): Id<RuleId>) -> Answer<RuleResponse> {
@@ -65,7 +65,7 @@ pub(super) async fn show(call: Call, Id(id): Id<RuleId>) -> Answer<RuleResponse>
 
 /// Revokes a rule. What it has answered stays answered.
 #[utoipa::path(
-    delete, path = "/approval-rules/{rule_id}", tag = "interactions",
+    delete, path = "/approval-rules/{rule_id}", tag = "approval-rules",
     params(("rule_id" = Uuid, Path)), responses((status = 204))
 )]
 pub(super) async fn revoke(call: Call, Id(id): Id<RuleId>) -> Result<StatusCode, Fault> {

@@ -23,7 +23,7 @@ use crate::problem::Fault;
 
 /// Shows a page of a session's tape.
 #[utoipa::path(
-    get, path = "/sessions/{session_id}/tape", tag = "sessions",
+    get, path = "/sessions/{session_id}/tape", tag = "sessions", operation_id = "tape",
     params(("session_id" = Uuid, Path), TapeQuery), responses((status = 200, body = TapePage))
 )]
 pub(super) async fn show(

@@ -17,8 +17,11 @@ async fn the_document_and_its_page_are_served_without_a_network() {
     let paths = answer.json["paths"].as_object().unwrap();
     let names: Vec<&str> = paths.keys().map(String::as_str).collect();
     insta::assert_snapshot!(names.join("\n"));
+    let mut ids = std::collections::BTreeSet::new();
     for (path, item) in paths {
         for (method, operation) in item.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id), "{id} is two operations");
             let responses = operation["responses"].as_object().unwrap();
             for status in ["400", "401", "403", "429", "500", "503"] {
                 let name = responses[status]["$ref"].as_str().unwrap();

@@ -18,6 +18,8 @@ use crate::exit::Exit;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a server may be away. One that comes back elsewhere is another one.
 const GIVE_UP_AFTER: Duration = Duration::from_mins(5);
+/// For an executor that has lost its server to let go of its agent.
+const LAST_TRY: Duration = Duration::from_secs(5);
 /// A session that has nothing to do for less than this may be about to get its next prompt.
 const SHORTEST_STAY: Duration = Duration::from_secs(3);
 
@@ -43,7 +45,14 @@ pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit
     tokio::select! {
         error = executor.failed() => return Err(error),
         _asked = signals.next() => executor.end().await,
-        () = until_idle(&background, &client, id, stay) => executor.finish().await,
+        is_lost = until_idle(&background, &client, id, stay) => {
+            if is_lost {
+                // What it still has to tell is told by the next executor of the session.
+                let _late = tokio::time::timeout(LAST_TRY, executor.end()).await;
+            } else {
+                executor.finish().await;
+            }
+        }
     }
     Ok(Exit::Success)
 }
@@ -61,14 +70,28 @@ async fn lock(dir: &Path, id: SessionId) -> anyhow::Result<Option<ExecutorLock>>
 }
 
 /// Waits until the session has had no run for a while, or is gone, or its server is for good. The
-/// server is kept alive meanwhile: a run may be under way.
-async fn until_idle(background: &Background, client: &Client, id: SessionId, stay: Duration) {
+/// server is kept alive meanwhile: a run may be under way. Gives whether another server has the
+/// directory now, at another address: then this executor is of no use.
+async fn until_idle(
+    background: &Background,
+    client: &Client,
+    id: SessionId,
+    stay: Duration,
+) -> bool {
     let mut idle_since = Instant::now();
     let mut heard_at = Instant::now();
     while idle_since.elapsed() < stay && heard_at.elapsed() < GIVE_UP_AFTER {
         sleep(PERIOD).await;
-        if let Err(error) = background.holder().await {
-            tracing::warn!(error = format!("{error:#}"), "acp.server_lost");
+        match background.holder().await {
+            Ok(holder)
+                if holder
+                    .client()
+                    .is_ok_and(|it| it.base_url() != client.base_url()) =>
+            {
+                return true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "acp.server_lost"),
         }
         match client.session(id).await {
             Ok(session) => {
@@ -78,9 +101,12 @@ async fn until_idle(background: &Background, client: &Client, id: SessionId, sta
                 }
             }
             // Deleted.
-            Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => return,
+            Err(error) if error.problem().is_some_and(|problem| problem.status == 404) => {
+                return false;
+            }
             // A run may go on while the server is away.
             Err(_away) => idle_since = Instant::now(),
         }
     }
+    false
 }
