@@ -111,7 +111,6 @@ fn others() -> Endpoints {
         .routes(routes!(sessions::approve))
         .routes(routes!(sessions::runs))
         .routes(routes!(sessions::result))
-        .routes(routes!(sessions::repair))
         .routes(routes!(checkpoints::list))
         .routes(routes!(checkpoints::delete))
         .routes(routes!(changes::diff))
@@ -138,6 +137,7 @@ fn others() -> Endpoints {
 
 fn operations() -> Endpoints {
     OpenApiRouter::new()
+        .routes(routes!(sessions::repair))
         .routes(routes!(executors::forget))
         .routes(routes!(executors::drain))
         .routes(routes!(executors::undrain))

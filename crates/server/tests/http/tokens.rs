@@ -331,11 +331,6 @@ async fn a_namespace_writes_nothing_of_another() {
         ),
         (
             post.clone(),
-            format!("/sessions/{session}/repair"),
-            json!({}),
-        ),
-        (
-            post.clone(),
             format!("/sessions/{session}/checkpoints"),
             json!({}),
         ),
@@ -364,6 +359,8 @@ async fn a_namespace_writes_nothing_of_another() {
             .json(&body);
         is_not_there(&by(call, &two.theirs).await, &path);
     }
+    let repair = format!("/sessions/{session}/repair");
+    is_not_there(&by(two.live.post(&repair, json!({})), FILE).await, &repair);
     let resolve = format!("/interactions/{question}/resolve");
     let resolved = by(
         two.live.post(&resolve, json!({"approved": true})),
