@@ -184,6 +184,35 @@ async fn questions_are_answered_inline_once_for_the_session_and_with_a_reason() 
 }
 
 #[tokio::test]
+async fn an_answer_is_for_the_question_that_was_asked_last_and_nobody_else_has_it() {
+    let place = Place::new();
+    let mut terminal = repl(&place, &["--agent", "demo"]);
+    terminal.shows(PROMPT).await;
+    terminal.enters("two-asks; say the end").await;
+    // The second question comes below the first one's prompt, which is put again.
+    terminal.shows("\n? asks to use ").await;
+    terminal.shows("\n? asks to use ").await;
+    let text = terminal.text();
+    let asked = |line: &str| Some(line.strip_prefix("? asks to use ")?.trim().to_owned());
+    let prompt = |tool: String| format!("\n  {tool}: [y]es");
+    let prompts: Vec<_> = text.lines().filter_map(asked).map(prompt).collect();
+    terminal.shows(&prompts[0]).await;
+    // Without a server the question can't be left to anybody.
+    terminal.types(CTRL_D).await;
+    terminal.shows("nobody else can answer it").await;
+    terminal.shows(&prompts[0]).await;
+    terminal.enters("y").await;
+    terminal.shows("approved").await;
+    terminal.shows(&prompts[1]).await;
+    terminal.types(CTRL_C).await;
+    terminal.shows("\ncancelling the run").await;
+    terminal.shows("! cancelled").await;
+    terminal.shows(PROMPT).await;
+    terminal.enters("/quit").await;
+    assert!(terminal.ends().await.success());
+}
+
+#[tokio::test]
 async fn ctrl_c_cancels_the_run_and_keeps_the_session() {
     let place = Place::new();
     let mut terminal = repl(&place, &["--agent", "demo"]);
@@ -429,7 +458,7 @@ async fn a_script_is_read_line_by_line() {
         command.args(arguments).arg("--data-dir").arg(place.data());
         command
     };
-    let script = "say one; \\\nsay two\n\n/checkpoint place\nask edit {}\n//say a slash\n";
+    let script = "say one; \\\nsay two\n\n/help\n/checkpoint place\nask edit {}\n//say a slash\n";
     let (code, out, err) = scripted(command(&["--json"]), script).await;
     assert_eq!(code, Some(0), "{out}\n{err}");
     let lines: Vec<Value> = out

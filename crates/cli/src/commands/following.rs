@@ -36,14 +36,23 @@ pub(crate) enum OnInterrupt {
 /// Who answers questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// The person at this terminal.
+    /// The person at this terminal, or somebody elsewhere.
     Here,
+    /// The person at this terminal alone: no server can be asked for the question.
+    OnlyHere,
     /// Nobody can: they are denied, so that the run goes on.
     Nobody,
     /// Somebody elsewhere.
     Elsewhere,
     /// The person at the terminal of the process that works on the session.
     Owner,
+}
+
+impl Answers {
+    /// Whether the person at this terminal answers.
+    const fn are_here(self) -> bool {
+        matches!(self, Self::Here | Self::OnlyHere)
+    }
 }
 
 /// Which run to follow, and how.
@@ -123,8 +132,9 @@ pub(crate) async fn follow(
                 Some(Frame::End(_)) | None => break,
             },
             () = waiting.tick() => {
-                scene.stir();
-                waiting.look(client, printer).await?;
+                if let Some(news) = waiting.look(client).await {
+                    scene.note(&news).await?;
+                }
             }
             () = maybe_at(silent_at) => scene.wait(if waiting.is_over() {
                 "working"
@@ -143,22 +153,20 @@ pub(crate) async fn follow(
             }
             asked = signals.next() => {
                 interrupts += 1;
-                scene.stir();
                 let leaves = followed.on_interrupt == OnInterrupt::Leave
                     || interrupts > 1
                     || asked == Asked::Terminate;
                 if leaves {
-                    scene.rendering.close()?;
+                    scene.close()?;
                     let is_terminated = asked == Asked::Terminate;
                     return Ok(Ended::Left { is_terminated });
                 }
-                scene.rendering.close()?;
-                printer.note("cancelling the run; Ctrl-C again leaves it")?;
+                scene.note("cancelling the run; Ctrl-C again leaves it").await?;
                 cancel = Some(cancel_run(client, followed.run_id).boxed());
             }
         }
     }
-    scene.rendering.close()?;
+    scene.close()?;
     let ended = if let Some(ended) = scene.ended {
         ended
     } else {

@@ -18,6 +18,8 @@ enum Open {
     Nothing,
     Message,
     Thought,
+    /// A question's prompt, behind which an answer is typed.
+    Prompt,
 }
 
 /// Prints events one after the other.
@@ -72,11 +74,7 @@ impl Rendering {
             "Plan" => self.plan(event),
             "ApprovalRequest" => {
                 let question = Question::of(event);
-                let text = match &question.asks {
-                    Asks::Tool { .. } => format!("asks to use {question}"),
-                    Asks::Form { message, .. } => format!("asks: {}", short(message, SHOWN)),
-                };
-                self.line(Tone::Alert, "?", &text)?;
+                self.question(&question)?;
                 match (question.is_cut(), &question.interaction_id) {
                     (true, Some(id)) => {
                         let command = format_args!("approvals show {id}");
@@ -133,6 +131,33 @@ impl Rendering {
         };
         self.printer
             .line(format!("{} {text}", self.printer.paint(tone, sign)))
+    }
+
+    /// Prints what is asked.
+    pub(crate) fn question(&mut self, question: &Question) -> io::Result<()> {
+        let text = match &question.asks {
+            Asks::Tool { .. } => format!("asks to use {question}"),
+            Asks::Form { message, .. } => format!("asks: {}", short(message, SHOWN)),
+        };
+        self.line(Tone::Alert, "?", &text)
+    }
+
+    /// Prints a question's prompt, which stays until anything else is printed.
+    pub(crate) fn prompt(&mut self, text: &str) -> io::Result<()> {
+        self.close()?;
+        self.printer.text(self.printer.paint(Tone::Alert, text))?;
+        self.open = Open::Prompt;
+        Ok(())
+    }
+
+    /// Whether a prompt is the last thing on the screen.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.open == Open::Prompt
+    }
+
+    /// The person has ended the prompt's line.
+    pub(crate) const fn entered(&mut self) {
+        self.open = Open::Nothing;
     }
 
     /// Whether the line on the screen may go on.

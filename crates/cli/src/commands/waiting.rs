@@ -7,8 +7,6 @@ use tapedeck_domain::RunId;
 use tapedeck_domain::queue::Unservable;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
-use crate::output::Printer;
-
 /// Between two looks at a run that waits.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -57,19 +55,15 @@ impl Waiting {
         self.ticks.tick().await;
     }
 
-    /// Says why nobody takes the run, whenever that changes. A server that doesn't answer is the
+    /// What to say of why nobody takes the run, whenever that changes. A server that doesn't answer is the
     /// stream's affair.
-    pub(crate) async fn look(&mut self, client: &Client, printer: Printer) -> anyhow::Result<()> {
-        let Ok(run) = client.run(self.run_id).await else {
-            return Ok(());
-        };
-        if run.unservable != self.told {
-            self.told = run.unservable;
-            if let Some(reason) = &self.told {
-                printer.note(sentence(reason))?;
-            }
+    pub(crate) async fn look(&mut self, client: &Client) -> Option<String> {
+        let run = client.run(self.run_id).await.ok()?;
+        if run.unservable == self.told {
+            return None;
         }
-        Ok(())
+        self.told = run.unservable;
+        self.told.as_deref().map(sentence)
     }
 }
 

@@ -15,22 +15,24 @@ use super::{Answers, Ended, Followed};
 use crate::commands::forms::{Filled, Filling, form_of};
 use crate::commands::keyboard::{Keyboard, forget_typed};
 use crate::commands::rendering::{Asks, Question, Rendering};
-use crate::output::{Printer, Tone, Working};
+use crate::output::{Printer, Working};
 
 /// Without a word for so long, a person wonders whether anything goes on.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// What a person types at a question to cancel the run.
 const CANCEL: &str = "/cancel";
-const ANSWERS: &str = "answer `y`, `s`, `a`, `n` or `n WHY`; `/cancel` cancels the run, Ctrl-D leaves the \
-                       question open";
+const ANSWERS: &str = "answer `y`, `s`, `a`, `n` or `n WHY`; `/cancel` cancels the run";
+const MAY_STAY: &str = ", Ctrl-D leaves the question open";
+const ONLY_HERE: &str =
+    "nobody else can answer it: this process runs the agent; Ctrl-C cancels the run";
 
 /// What is on the screen, and which questions are open.
 pub(super) struct Scene<'a> {
     client: &'a Client,
     printer: Printer,
     followed: Followed,
-    pub(super) rendering: Rendering,
+    rendering: Rendering,
     open: VecDeque<Question>,
     /// Whether the first open question stands on the screen.
     is_asked: bool,
@@ -67,7 +69,7 @@ impl<'a> Scene<'a> {
     }
 
     pub(super) async fn event(&mut self, event: &StreamEvent) -> anyhow::Result<()> {
-        self.stir();
+        self.working = None;
         self.last_event = Instant::now();
         if self.printer.is_json() {
             self.printer.object(&event.data)?;
@@ -81,14 +83,13 @@ impl<'a> Scene<'a> {
             }
             "ApprovalResponse" => {
                 let request_id = event.text("request_id");
-                let before = self.open.len();
-                self.open
-                    .retain(|question| Some(question.request_id.as_str()) != request_id);
-                if before != self.open.len() {
+                let is_it = |question: &Question| Some(&*question.request_id) == request_id;
+                if self.open.front().is_some_and(is_it) {
                     self.is_asked = false;
                     self.filling = None;
                     self.keyboard = None;
                 }
+                self.open.retain(|question| !is_it(question));
             }
             "TurnEnd" => {
                 let status = event.data.get("run_status").cloned().unwrap_or_default();
@@ -113,9 +114,17 @@ impl<'a> Scene<'a> {
         self.working = Some(self.printer.silent(what));
     }
 
-    /// Makes room for something to be printed.
-    pub(super) fn stir(&mut self) {
+    /// Leaves the screen to whoever prints next.
+    pub(super) fn close(&mut self) -> anyhow::Result<()> {
         self.working = None;
+        Ok(self.rendering.close()?)
+    }
+
+    /// Says something beside the events.
+    pub(super) async fn note(&mut self, text: &str) -> anyhow::Result<()> {
+        self.close()?;
+        self.printer.note(text)?;
+        self.ask().await
     }
 
     pub(super) async fn live(&mut self) -> anyhow::Result<()> {
@@ -123,19 +132,21 @@ impl<'a> Scene<'a> {
         self.ask().await
     }
 
-    /// Puts the first open question, unless it may be answered already further down the log.
+    /// Puts the first open question, unless it may be answered already further down the log. One that
+    /// something was printed below stands there once more: an answer is for what was read last.
     async fn ask(&mut self) -> anyhow::Result<()> {
         let Some(question) = self.open.front() else {
             return Ok(());
         };
-        if !self.is_live || self.is_asked {
+        let is_below = self.keyboard.is_some() && !self.rendering.is_prompt();
+        if !self.is_live || (self.is_asked && !is_below) {
             return Ok(());
         }
         self.is_asked = true;
         match self.followed.answers {
-            Answers::Here => {
+            Answers::Here | Answers::OnlyHere => {
                 self.rendering.close()?;
-                if self.filling.is_none() {
+                if self.filling.is_none() && !is_below {
                     forget_typed();
                 }
                 let prompt = match &question.asks {
@@ -143,18 +154,21 @@ impl<'a> Scene<'a> {
                         format!("  {question}: [y]es, [s]ession, [a]lways, [n]o or n WHY? ")
                     }
                     Asks::Form { schema, .. } => {
-                        if self.filling.is_none() {
-                            let form = form_of(&json!({"form": schema}))?;
-                            self.filling = Some(Filling::new(form));
+                        let filling = match self.filling.take() {
+                            Some(filling) => filling,
+                            None => Filling::new(form_of(&json!({"form": schema}))?),
+                        };
+                        if is_below {
+                            self.rendering.question(question)?;
                         }
-                        self.filling
-                            .as_ref()
-                            .map(Filling::prompt)
-                            .unwrap_or_default()
+                        self.filling.insert(filling).prompt()
                     }
                 };
-                self.printer.text(self.printer.paint(Tone::Alert, prompt))?;
-                self.keyboard = Some(Keyboard::wait()?);
+                self.rendering.prompt(&prompt)?;
+                // A line that is being typed is still waited for.
+                if self.keyboard.is_none() {
+                    self.keyboard = Some(Keyboard::wait()?);
+                }
                 Ok(())
             }
             Answers::Elsewhere => self.elsewhere(question),
@@ -193,8 +207,9 @@ impl<'a> Scene<'a> {
     pub(super) async fn answered(&mut self, line: Option<String>) -> anyhow::Result<()> {
         self.keyboard = None;
         let Some(line) = line else {
-            return self.left_open();
+            return self.left_open().await;
         };
+        self.rendering.entered();
         let line = line.as_str();
         if line.trim() == CANCEL {
             // The question goes with the run; until then it may still be answered.
@@ -220,7 +235,9 @@ impl<'a> Scene<'a> {
             Some(Reply::Deny(why)) => self.resolve(false, Scope::Once, why).await,
             None => {
                 if !line.trim().is_empty() {
-                    self.printer.note(ANSWERS)?;
+                    let is_only_here = self.followed.answers == Answers::OnlyHere;
+                    let may_stay = if is_only_here { "" } else { MAY_STAY };
+                    self.printer.note(format_args!("{ANSWERS}{may_stay}"))?;
                 }
                 self.is_asked = false;
                 self.ask().await
@@ -228,10 +245,15 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The person wants to be asked no more here.
-    fn left_open(&mut self) -> anyhow::Result<()> {
+    /// The person wants to be asked no more here, which takes somebody else who can be asked.
+    async fn left_open(&mut self) -> anyhow::Result<()> {
+        self.rendering.close()?;
+        if self.followed.answers == Answers::OnlyHere {
+            self.printer.note(ONLY_HERE)?;
+            self.is_asked = false;
+            return self.ask().await;
+        }
         self.followed.answers = Answers::Elsewhere;
-        self.printer.line("")?;
         match self.open.front() {
             Some(question) => self.elsewhere(question),
             None => Ok(()),
@@ -280,7 +302,7 @@ impl<'a> Scene<'a> {
         match outcome {
             Ok(()) => Ok(()),
             // The server is away for longer than a call waits: the question is still open.
-            Err(error) if error.is_transient() && self.followed.answers == Answers::Here => {
+            Err(error) if error.is_transient() && self.followed.answers.are_here() => {
                 self.printer.note(error)?;
                 self.is_asked = false;
                 Box::pin(self.ask()).await

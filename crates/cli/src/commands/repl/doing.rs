@@ -1,5 +1,6 @@
 //! What the commands of the prompt do. Each is what a command of the binary does, on the open session.
 
+use serde_json::json;
 use tapedeck_client::Paging;
 use tapedeck_domain::SessionId;
 use tapedeck_domain::interaction::{InteractionKind, InteractionStatus, Scope};
@@ -95,15 +96,18 @@ impl Desk<'_> {
     }
 
     fn help(&self) -> anyhow::Result<()> {
+        let printer = self.context.printer;
+        if printer.is_json() {
+            let command = |(name, arguments, does): &(&str, &str, &str)| json!({"name": name, "arguments": arguments, "does": does});
+            let commands: Vec<_> = COMMANDS.iter().map(command).collect();
+            return Ok(printer.object(&json!({"commands": commands}))?);
+        }
         let line = |(name, arguments, does): &(&str, &str, &str)| {
             let command = format!("/{name} {arguments}");
             vec![command.trim_end().to_owned(), (*does).to_owned()]
         };
         let rows: Vec<_> = COMMANDS.iter().map(line).collect();
-        Ok(self
-            .context
-            .printer
-            .table(&["COMMAND", "DOES"], &rows, "")?)
+        Ok(printer.table(&["COMMAND", "DOES"], &rows, "")?)
     }
 
     async fn sessions(&mut self) -> anyhow::Result<()> {
