@@ -83,6 +83,8 @@ mod frozen;
 #[cfg(test)]
 mod instances;
 #[cfg(test)]
+mod leaving;
+#[cfg(test)]
 mod load;
 #[cfg(test)]
 mod odd_agents;

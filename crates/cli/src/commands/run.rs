@@ -7,7 +7,7 @@ use crate::commands::local::LocalExecutor;
 use crate::commands::signals::Signals;
 use crate::commands::starting::{NewSession, start_executor};
 use crate::context::{Connection, Context};
-use crate::exit::{Exit, Failed};
+use crate::exit::{Exit, Failed, reader_has_gone};
 
 /// Start a session with a goal and follow its run.
 ///
@@ -66,7 +66,9 @@ async fn start_and_follow(
 
 /// Who answers a run's questions.
 pub(crate) fn answers(context: &Context, connection: &Connection) -> Answers {
-    if context.printer.can_ask() {
+    if context.printer.can_ask() && connection.embedded.is_some() {
+        Answers::OnlyHere
+    } else if context.printer.can_ask() {
         Answers::Here
     } else if connection.local_dir().is_some() {
         Answers::Nobody
@@ -100,7 +102,13 @@ pub(crate) async fn follow_with(
     if let Some(executor) = executor {
         executor.end().await;
     }
-    let ended = outcome?;
+    let ended = match outcome {
+        // Whoever reads along leaves like that, too.
+        Err(error) if reader_has_gone(&error) => Ended::Left {
+            is_terminated: false,
+        },
+        outcome => outcome?,
+    };
     let has_left = matches!(ended, Ended::Left { .. });
     if !has_left && ended.exit() == Exit::Success {
         return Ok(Exit::Success);
@@ -108,8 +116,14 @@ pub(crate) async fn follow_with(
     if !printer.is_json() {
         let id = followed.session_id;
         printer.note(match connection.local_dir() {
-            None if has_left => format!("it goes on; follow it: tapedeck attach {id}"),
-            _ => format!("go on with it: tapedeck resume --session {id}"),
+            None if has_left => {
+                let command = printer.command(format_args!("attach {id}"));
+                format!("it goes on; follow it: {command}")
+            }
+            _ => {
+                let command = printer.command(format_args!("resume --session {id}"));
+                format!("go on with it: {command}")
+            }
         })?;
     }
     Ok(ended.exit())
