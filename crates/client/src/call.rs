@@ -32,6 +32,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Tries after the first.
     pub retries: usize,
+    /// How many of them may follow a try that had no answer in time.
+    pub silent_retries: usize,
     /// Before the first of them; doubles from there.
     pub min_delay: Duration,
     /// At most this between two tries. A server that asks for longer gets no further try.
@@ -43,6 +45,7 @@ impl Default for Options {
         Self {
             deadline: Duration::from_secs(30),
             retries: 5,
+            silent_retries: 1,
             min_delay: Duration::from_millis(100),
             max_delay: Duration::from_secs(10),
         }
@@ -158,7 +161,13 @@ impl Client {
     /// Makes a call and reads its answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
         let (_, body) = self.send(call).await?;
-        serde_json::from_slice(&body).map_err(Error::Decode)
+        serde_json::from_slice(&body).map_err(|error| {
+            if error.is_data() {
+                Error::Decode(error)
+            } else {
+                self.foreign()
+            }
+        })
     }
 
     /// Makes a call and gives status and body of its successful answer.
@@ -170,10 +179,15 @@ impl Client {
             .with_max_delay(options.max_delay)
             .with_max_times(options.retries)
             .with_jitter();
+        // A server that takes calls and is silent costs a whole deadline each time.
+        let mut silences = 0;
         let attempt = || self.send_once(&call, &request_id);
         attempt
             .retry(backoff)
-            .when(|error: &Error| error.is_retried(call.repeat))
+            .when(|error: &Error| {
+                silences += usize::from(matches!(error, Error::Timeout(_)));
+                error.is_retried(call.repeat) && silences <= options.silent_retries
+            })
             .adjust(|error: &Error, planned| {
                 let planned = planned?;
                 let asked = error.retry_after().unwrap_or(Duration::ZERO);
@@ -218,6 +232,12 @@ impl Client {
         tokio::time::timeout(deadline, exchange)
             .await
             .unwrap_or(Err(Error::Timeout(deadline)))
+    }
+
+    /// Something answers, and not as a server of ours does.
+    pub(crate) fn foreign(&self) -> Error {
+        let url = self.target.base.as_str().trim_end_matches('/').into();
+        Error::Foreign { url }
     }
 
     fn request(&self, call: &Call, request_id: &str) -> Result<Request<RequestBody>, Error> {

@@ -34,6 +34,12 @@ pub enum Error {
     /// No answer came in time.
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
+    /// What answers at the address is no server of ours.
+    #[error("{url} does not answer like a Tapedeck server")]
+    Foreign {
+        /// The address.
+        url: Box<str>,
+    },
     /// The answer could not be read.
     #[error("the answer can't be read")]
     Decode(#[source] serde_json::Error),
@@ -53,6 +59,7 @@ impl Error {
             Self::Unexpected { .. }
             | Self::Transport { .. }
             | Self::Timeout(_)
+            | Self::Foreign { .. }
             | Self::Decode(_)
             | Self::Request(_)
             | Self::Stream(_) => None,
@@ -66,6 +73,7 @@ impl Error {
             Self::Unexpected { .. }
             | Self::Transport { .. }
             | Self::Timeout(_)
+            | Self::Foreign { .. }
             | Self::Decode(_)
             | Self::Request(_)
             | Self::Stream(_) => None,
@@ -85,7 +93,7 @@ impl Error {
             Self::Problem(problem) => problem.code.retryable(),
             Self::Unexpected { status, .. } => is_transient_status(*status),
             Self::Transport { .. } | Self::Timeout(_) => true,
-            Self::Decode(_) | Self::Request(_) | Self::Stream(_) => false,
+            Self::Foreign { .. } | Self::Decode(_) | Self::Request(_) | Self::Stream(_) => false,
         }
     }
 
@@ -102,7 +110,11 @@ impl Error {
             Self::Problem(problem) => problem.code.effects() == Effects::None,
             Self::Transport { sent, .. } => !sent,
             Self::Request(_) => true,
-            Self::Unexpected { .. } | Self::Timeout(_) | Self::Decode(_) | Self::Stream(_) => false,
+            Self::Unexpected { .. }
+            | Self::Foreign { .. }
+            | Self::Timeout(_)
+            | Self::Decode(_)
+            | Self::Stream(_) => false,
         }
     }
 

@@ -155,11 +155,7 @@ impl<S: Source> Resuming<S> {
             {
                 return Ok(response);
             }
-            let status = response.status();
-            Err(Error::Unexpected {
-                status,
-                body: format!("no event stream but {media_type:?}"),
-            })
+            Err(client.foreign())
         })
     }
 
@@ -184,6 +180,7 @@ impl<S: Source> Resuming<S> {
                 Error::Unexpected { status, .. } => server(*status),
                 Error::Transport { .. }
                 | Error::Timeout(_)
+                | Error::Foreign { .. }
                 | Error::Decode(_)
                 | Error::Request(_)
                 | Error::Stream(_) => false,

@@ -461,5 +461,5 @@ async fn a_router_is_followed_in_process_and_a_page_in_its_place_is_refused() {
     let router = axum::Router::new().route("/sessions/{id}/events", page);
     let client = Client::in_process(router, None).unwrap();
     let (_, _, error) = drain(follow(&client, Start::Beginning)).await;
-    assert!(matches!(error, Some(Error::Unexpected { .. })));
+    assert!(matches!(error, Some(Error::Foreign { .. })));
 }
