@@ -6,6 +6,7 @@ mod database;
 mod layers;
 mod paths;
 mod sections;
+mod token_file;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ pub(crate) use database::DatabaseUrl;
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
 pub(crate) use sections::{Durability, HintFate, LogFormat, Settings, usual_file};
+pub(crate) use token_file::read_token;
 
 const DAY_MS: i64 = 24 * 3_600_000;
 const ONE_DATABASE: &str = "the database is in the data directory or on PostgreSQL";
@@ -72,6 +74,7 @@ impl Config {
             .iter()
             .find(|(name, value)| name == FILE_VARIABLE && !value.is_empty())
             .map(|(_, value)| PathBuf::from(value));
+        let given = layers::of_environment(environment)?;
         let mut figment = Figment::from(Serialized::defaults(Settings::defaults()?));
         if let Some(file) = file.map(Path::to_path_buf).or(named) {
             let file = expand(&file)?;
@@ -81,15 +84,16 @@ impl Config {
             figment = if text.is_empty() {
                 figment
             } else {
+                readable(&file, &text)?;
                 figment.merge(Toml::file_exact(file))
             };
         } else if let Some(file) = usual_file("config.toml") {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                readable(&file, &text)?;
+            }
             figment = figment.merge(Toml::file_exact(file));
         }
-        for given in layers::of_environment(environment)?
-            .into_iter()
-            .chain(flags)
-        {
+        for given in given.into_iter().chain(flags) {
             figment = figment.merge(given);
         }
         let settings: Settings = figment.extract()?;
@@ -237,11 +241,18 @@ impl Config {
     }
 }
 
-/// Reads a token file.
-pub(crate) fn read_token(file: &Path) -> anyhow::Result<Secret> {
-    let at = || format!("the token file `{}`", file.display());
-    let text = std::fs::read_to_string(file).with_context(at)?;
-    Secret::token(&text).with_context(at)
+/// Refuses what is no TOML, in one line and without what stands around the fault.
+fn readable(file: &Path, text: &str) -> anyhow::Result<()> {
+    let Err(error) = toml::from_str::<toml::Table>(text) else {
+        return Ok(());
+    };
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+    let why = error.message().lines().next().unwrap_or_default();
+    Err(Failed::usage(format!(
+        "the configuration `{}`, line {line}: {why}",
+        file.display()
+    )))
 }
 
 /// Our variables in the environment.

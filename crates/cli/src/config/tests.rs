@@ -1,6 +1,7 @@
 //! That later layers win, that sources are remembered, and that slips are refused.
 
 use super::*;
+use crate::exit::Exit;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -84,11 +85,7 @@ fn slips_are_refused_as_usage() {
     let refused = |text: &str, pairs: &[(&str, &str)]| {
         let file = file(text);
         let error = Config::layered(Some(file.path()), &variables(pairs), Vec::new()).unwrap_err();
-        assert_eq!(
-            crate::exit::Exit::of_error(&error),
-            crate::exit::Exit::Usage,
-            "{error:#}"
-        );
+        assert_eq!(Exit::of_error(&error), Exit::Usage, "{error:#}");
         format!("{error:#}")
     };
     assert!(refused("[serve]\nport = 1\n", &[]).contains("port"));
@@ -206,9 +203,18 @@ fn one_layer_can_not_name_two_databases() {
         let text = format!("{error:#}");
         assert!(names.iter().all(|name| text.contains(name)), "{text}");
         assert!(!text.contains("s3cret"), "{text}");
-        let exit = crate::exit::Exit::of_error(&error);
-        assert_eq!(exit, crate::exit::Exit::Usage);
+        assert_eq!(Exit::of_error(&error), Exit::Usage);
     }
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_told_in_a_line() {
+    let file = file("# mine\ntoken_file = s3cret\n");
+    let error = Config::layered(Some(file.path()), &[], Vec::new()).unwrap_err();
+    let text = format!("{error:#}");
+    assert!(text.contains("line 2: ") && !text.contains('\n'), "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
+    assert_eq!(Exit::of_error(&error), Exit::Usage);
 }
 
 #[test]
