@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use tapedeck_client::Secret;
-use url::Url;
+use url::{ParseError, Url};
 
 use crate::config::{self, Settings};
 use crate::context::write_whole;
@@ -21,6 +21,7 @@ use crate::exit::{Exit, Failed};
 const NAME_CHARS: usize = 64;
 /// What others may do with a file; nothing, if it holds tokens.
 const OF_OTHERS: u32 = 0o077;
+const SCHEMES: &str = "must begin with `http://` or `https://`";
 
 /// A server and how to prove to it who we are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,12 +163,20 @@ impl RemotesFile {
         if let Some(folder) = self.0.parent().filter(|folder| !folder.exists()) {
             config::make_private_dir(folder)?;
         }
-        let lock = self.0.with_extension("lock");
-        let lock = File::create(&lock).with_context(|| format!("`{}`", lock.display()))?;
+        // A link stays one, and whoever comes by the file's own name meets the same lock.
+        let file = self
+            .0
+            .canonicalize()
+            .unwrap_or_else(|_absent| self.0.clone());
+        let lock = file.with_extension("lock");
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let opened = options.open(&lock);
+        let lock = opened.with_context(|| format!("`{}`", lock.display()))?;
         lock.lock()?;
         let mut remotes = self.read()?;
         change(&mut remotes)?;
-        write_whole(&self.0, &remotes.text()?)
+        write_whole(&file, &remotes.text()?)
     }
 
     fn name(&self) -> String {
@@ -191,13 +200,17 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 
 /// Reads a server's address, which is shown in lists and so must hold no secret.
 pub(crate) fn address(text: &str) -> anyhow::Result<Url> {
-    let url = Url::parse(text).map_err(|error| Failed::usage(format!("`{text}`: {error}")))?;
     let refused = |why: &str| Err(Failed::usage(format!("the server's address {why}")));
+    let url = match Url::parse(text) {
+        Ok(url) => url,
+        Err(ParseError::RelativeUrlWithoutBase) => return refused(SCHEMES),
+        Err(error) => return Err(Failed::usage(format!("`{text}`: {error}"))),
+    };
     if !url.username().is_empty() || url.password().is_some() {
         return refused("must hold no name or password; a token goes into a file");
     }
     if !matches!(url.scheme(), "http" | "https") {
-        return refused("must begin with `http://` or `https://`");
+        return refused(SCHEMES);
     }
     if url.query().is_some() || url.fragment().is_some() {
         return refused("must hold no `?` and no `#`");
@@ -228,6 +241,23 @@ mod tests {
 
     fn file(dir: &tempfile::TempDir) -> RemotesFile {
         RemotesFile(dir.path().join("new/remotes.toml"))
+    }
+
+    #[test]
+    fn a_link_to_the_file_stays_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().join("real.toml");
+        std::fs::write(&real, "").unwrap();
+        let link = dir.path().join("remotes.toml");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let file = RemotesFile(link.clone());
+        let added = file.change(|remotes| remotes.add("x", remote("http://x", None), false));
+        added.unwrap();
+        assert!(link.is_symlink());
+        let text = std::fs::read_to_string(&real).unwrap();
+        assert!(text.contains("http://x"), "{text}");
+        let lock = std::fs::metadata(real.with_extension("lock")).unwrap();
+        assert_eq!(lock.permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
@@ -308,6 +338,8 @@ mod tests {
             "http://u:p@x",
             "http://x?token=y",
             "http://x#y",
+            "127.0.0.1:7070",
+            "foo",
         ] {
             let error = address(url).unwrap_err();
             assert_eq!(Exit::of_error(&error), Exit::Usage, "{url}");
