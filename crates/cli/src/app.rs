@@ -10,8 +10,8 @@ use tapedeck_protocol::ErrorCode;
 use crate::args::{Cli, Command};
 use crate::commands;
 use crate::config::Config;
-use crate::context::Context;
-use crate::exit::{self, Exit};
+use crate::context::{Context, GOES_ON, ServerIsGone};
+use crate::exit::{self, Exit, is_unwritable};
 use crate::logs;
 use crate::mistake::Mistake;
 use crate::output::Printer;
@@ -150,14 +150,22 @@ pub(crate) fn report(
         }));
         return;
     }
-    let hint = problem.and_then(|problem| hint(problem.code));
+    let is_orphaned = error.is::<ServerIsGone>();
+    let orphaned = is_orphaned.then_some(GOES_ON);
+    let hint = orphaned.or_else(|| problem.and_then(|problem| hint(problem.code)));
+    let is_unwritable = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref())
+        .any(is_unwritable);
+    let unwritable = is_unwritable
+        .then_some("make the data directory writable, or name another with `--data-dir`");
     let is_of_client = error
         .chain()
         .any(<dyn std::error::Error>::is::<tapedeck_client::Error>);
     let away = (exit == Exit::Unreachable && problem.is_none() && is_of_client).then_some(
         "is the server running? `tapedeck serve` starts one there; where none is named none is needed",
     );
-    printer.error(text, hint.or(away));
+    printer.error(text, hint.or(unwritable).or(away));
 }
 
 /// An error with its causes. Some have their cause's words in their own: those are told once.

@@ -11,6 +11,7 @@ mod server_file;
 use std::path::Path;
 
 use tapedeck_client::Client;
+use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
 use tapedeck_domain::{Rejection, SessionId};
 
 use crate::config::{self, Config};
@@ -67,6 +68,30 @@ impl Server {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::http(&self.url, self.token.as_ref())?)
     }
+}
+
+/// What a session belongs to where the server that has it holds the data directory no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServerIsGone;
+
+impl std::fmt::Display for ServerIsGone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the session's server is gone")
+    }
+}
+
+/// What to do about that.
+pub(crate) const GOES_ON: &str = "`tapedeck serve` on this data directory goes on with it";
+
+/// Whether a server is said to own the session.
+fn is_of_a_server(error: &anyhow::Error) -> bool {
+    let mut problems = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<tapedeck_client::Error>()?.problem());
+    problems.any(|problem| {
+        let owner = problem.extensions.owner_id.as_deref();
+        owner.is_some_and(|owner| owner.starts_with(DEPLOYMENT_PREFIX))
+    })
 }
 
 impl Context {
@@ -141,8 +166,16 @@ impl Context {
     ) -> anyhow::Result<T> {
         let connection = self.connect().await?;
         let outcome = work(&connection).await;
+        // A server that lived would have been asked in place of the database.
+        let is_alone = connection.embedded.is_some();
         connection.close().await;
-        outcome
+        outcome.map_err(|error| {
+            if is_alone && is_of_a_server(&error) {
+                error.context(ServerIsGone)
+            } else {
+                error
+            }
+        })
     }
 
     async fn embed(&self) -> anyhow::Result<Connection> {

@@ -170,6 +170,7 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             | StoreError::StorageFull => Exit::Unreachable,
             StoreError::NoDatabase(_) => Exit::NotFound,
             StoreError::Damaged { .. } => Exit::Findings,
+            StoreError::Internal(_) if is_unwritable(error) => Exit::Usage,
             StoreError::OutcomeUnknown { .. }
             | StoreError::Inconsistent { .. }
             | StoreError::Internal(_) => Exit::Internal,
@@ -208,10 +209,26 @@ fn of_client(error: &tapedeck_client::Error) -> Exit {
         return Exit::of_code(code);
     }
     match error {
-        Error::Transport { .. } | Error::Timeout(_) | Error::Unexpected { .. } => Exit::Unreachable,
+        Error::Transport { .. }
+        | Error::Timeout(_)
+        | Error::Unexpected { .. }
+        | Error::Foreign { .. } => Exit::Unreachable,
         Error::Request(_) => Exit::Usage,
         _ => Exit::Internal,
     }
+}
+
+/// Whether the store's files can't be written by this user, which is for the caller to change.
+pub(crate) fn is_unwritable(error: &StoreError) -> bool {
+    let StoreError::Internal(source) = error else {
+        return false;
+    };
+    source.downcast_ref::<io::Error>().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        )
+    })
 }
 
 /// Whether the reader of our output has gone, which is no error of ours.
@@ -291,6 +308,18 @@ mod tests {
         assert_eq!(Exit::of_error(&locked.into()), Exit::Conflict);
         let option = ExecutorError::Option("lease".to_owned());
         assert_eq!(Exit::of_error(&option.into()), Exit::Usage);
+    }
+
+    #[test]
+    fn a_data_directory_that_cannot_be_written_is_the_callers_to_change() {
+        for (kind, exit) in [
+            (io::ErrorKind::PermissionDenied, Exit::Usage),
+            (io::ErrorKind::ReadOnlyFilesystem, Exit::Usage),
+            (io::ErrorKind::Other, Exit::Internal),
+        ] {
+            let error = StoreError::Internal(io::Error::from(kind).into());
+            assert_eq!(Exit::of_error(&error.into()), exit, "{kind}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What SQLite's errors mean to the store. The difference that matters: which of them can have
 //! ended the whole transaction (rules R3), and which make this process untrustworthy.
 
+use std::io;
 use std::path::Path;
 
 use sqlx::error::DatabaseError;
@@ -10,6 +11,7 @@ use tapedeck_store::StoreError;
 const ERROR: i32 = 1;
 const BUSY: i32 = 5;
 const LOCKED: i32 = 6;
+const READ_ONLY: i32 = 8;
 const IO: i32 = 10;
 const CORRUPT: i32 = 11;
 const FULL: i32 = 13;
@@ -50,6 +52,12 @@ pub(crate) fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>
     StoreError::Internal(error.into())
 }
 
+/// An error of a file or a directory. Its kind stays: it tells whether the path is to blame.
+pub(crate) fn of_path(path: &Path, error: &io::Error) -> StoreError {
+    let text = format!("`{}`: {error}", path.display());
+    internal(io::Error::new(error.kind(), text))
+}
+
 /// Translates a driver's error; for `map_err`.
 pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
     match code(&error) {
@@ -59,6 +67,9 @@ pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
             return StoreError::Overloaded {
                 reason: "another process keeps the database busy".to_owned(),
             };
+        }
+        Some(code) if code & 0xff == READ_ONLY => {
+            return internal(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, error));
         }
         Some(code) if matches!(code & 0xff, CORRUPT | NO_DATABASE) => {
             let said = error.as_database_error().map(DatabaseError::message);
@@ -152,5 +163,22 @@ pub(crate) fn is_local(error: &StoreError) -> bool {
         | StoreError::SchemaTooNew { .. }
         | StoreError::SchemaTooOld { .. }
         | StoreError::Locked(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_written_is_known_by_its_kind() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = of_path(Path::new("lock"), &denied);
+        assert!(error.to_string().contains("`lock`"), "{error}");
+        let StoreError::Internal(source) = error else {
+            panic!("{error}")
+        };
+        let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+        assert_eq!(kind, Some(io::ErrorKind::PermissionDenied));
     }
 }

@@ -13,7 +13,7 @@ use tapedeck_store::archive::{Origin, Translation};
 
 use crate::clock::Clock;
 use crate::encode::At;
-use crate::error::{from_sqlx, in_file, internal};
+use crate::error::{from_sqlx, in_file, internal, of_path};
 use crate::open::{FILE, known_schema, schema_version};
 
 /// How long a look waits while a server starts or checkpoints.
@@ -65,9 +65,10 @@ impl SqliteFile {
             .connect()
             .await
             .map_err(|error| match from_sqlx(error) {
-                StoreError::Internal(source) => {
-                    internal(format!("`{}`: {source}", self.path.display()))
-                }
+                StoreError::Internal(source) => match source.downcast_ref::<std::io::Error>() {
+                    Some(error) => of_path(&self.path, error),
+                    None => internal(format!("`{}`: {source}", self.path.display())),
+                },
                 other => in_file(&self.path)(other),
             })
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
 use tapedeck_store::StoreError;
 
-use crate::error::internal;
+use crate::error::{internal, of_path};
 use crate::options::Mode;
 
 /// Prefixes of owners that are local processes; only of those can a death be proved.
@@ -61,7 +61,7 @@ pub(crate) fn canonical_dir(dir: &Path) -> Result<PathBuf, StoreError> {
             .join(parts.as_path()),
         _ => dir.to_path_buf(),
     };
-    let at = |error: std::io::Error| internal(format!("`{}`: {error}", dir.display()));
+    let at = |error: std::io::Error| of_path(&dir, &error);
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -207,7 +207,7 @@ fn open(path: &Path) -> Result<File, StoreError> {
         .truncate(false)
         .mode(0o600)
         .open(path)
-        .map_err(|error| internal(format!("`{}`: {error}", path.display())))
+        .map_err(|error| of_path(path, &error))
 }
 
 /// Whether a process holds the file's lock. What can't be found out counts as held: a wrong "dead"

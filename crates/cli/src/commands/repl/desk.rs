@@ -3,6 +3,7 @@
 
 use std::future::pending;
 
+use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{Rejection, SessionId};
 use tapedeck_protocol::run::{AcceptedResponse, PromptRequest};
@@ -18,7 +19,7 @@ use crate::commands::resume::admit;
 use crate::commands::run::answers;
 use crate::commands::signals::{Asked, Signals};
 use crate::commands::starting::{NewSession, start_executor};
-use crate::context::{Connection, Context};
+use crate::context::{Connection, Context, GOES_ON, ServerIsGone};
 use crate::exit::{Exit, Failed};
 use crate::output::{Tone, short, time};
 
@@ -314,6 +315,10 @@ async fn patiently(
 
 fn owned(elsewhere: &Rejection) -> String {
     match elsewhere {
+        // A server that lived would have been asked in place of the database.
+        Rejection::OwnedElsewhere { owner_id, .. } if owner_id.starts_with(DEPLOYMENT_PREFIX) => {
+            format!("{ServerIsGone}, {GOES_ON}")
+        }
         Rejection::OwnedElsewhere { owner_id, until } => format!(
             "another process works on the session: {owner_id}, at least until {}",
             time(Some(*until))
