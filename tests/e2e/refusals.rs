@@ -1,9 +1,15 @@
 //! What a command says that can't do as it was told: an exit code that fits, and once, by the name
 //! that the user gave, what is wrong.
 
+use std::fs::File;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::api;
 use crate::postgres::Cluster;
@@ -111,6 +117,122 @@ async fn a_reason_is_told_once() {
         let told = place.run(&arguments).await;
         assert_eq!(told.err.matches(reason).count(), 1, "{}", told.err);
     }
+}
+
+#[tokio::test]
+async fn a_run_that_could_not_begin_leaves_no_session() {
+    let place = Place::new();
+    let (data, file) = (place.data(), place.path("notes.txt"));
+    std::fs::write(&file, "").unwrap();
+    let begin = ["run", "--goal", "x", "--data-dir", name(&data)];
+    for (wrong, says) in [
+        (
+            ["--agent", "demo", "--workspace", name(&file)],
+            "is no directory",
+        ),
+        (
+            ["--agent", "no-such-agent", "--workspace", "."],
+            "`no-such-agent` is not there",
+        ),
+    ] {
+        let told = place.run(&[&begin[..], &wrong].concat()).await.exits(2);
+        assert!(told.err.contains(says), "{}", told.err);
+    }
+    let list = ["sessions", "list", "--json", "--data-dir", name(&data)];
+    let listed = place.run(&list).await.exits(0).json_lines();
+    assert_eq!(listed[0]["sessions"].as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_page_at_the_address_is_told_from_a_server() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut pages = JoinSet::new();
+    pages.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\
+                        connection: close\r\n\r\n<html>";
+            let _request = stream.read(&mut [0; 4096]).await;
+            let _gone = stream.write_all(page.as_bytes()).await;
+        }
+    });
+    for command in [&["sessions", "list"][..], &["events", "--follow"]] {
+        let told = place.run(&[command, &["--server", &url]].concat()).await;
+        let told = told.exits(5);
+        let says = format!("{url} does not answer like a Tapedeck server");
+        assert!(told.err.contains(&says), "{}", told.err);
+    }
+}
+
+#[tokio::test]
+async fn what_a_gone_server_owns_is_for_the_next_server() {
+    let place = Arc::new(Place::new());
+    let mut server = Server::start(&place).await;
+    let session = api::spoken(&server, "p", 3).await.session_id;
+    server.process.kill().await;
+    let data = place.data();
+    let resume = [
+        "resume",
+        "--session",
+        &session,
+        "--agent",
+        "demo",
+        "--data-dir",
+        name(&data),
+    ];
+    let told = place.run(&resume).await.exits(4);
+    assert!(told.err.contains("server is gone"), "{}", told.err);
+    assert!(told.err.contains("`tapedeck serve`"), "{}", told.err);
+    assert!(!told.err.contains("try again once"), "{}", told.err);
+    let repl = ["repl", "--session", &session, "--data-dir", name(&data)];
+    let told = place.run(&repl).await;
+    assert!(told.err.contains("server is gone"), "{}", told.err);
+}
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_shown_opens_nothing() {
+    let place = Place::new();
+    let data = place.data();
+    let create = [
+        "token",
+        "create",
+        "lost",
+        "--role",
+        "client",
+        "--json",
+        "--data-dir",
+        name(&data),
+    ];
+    let mut command = place.command(&create);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    command.stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let output = within(
+        "a command",
+        Duration::from_mins(1),
+        child.wait_with_output(),
+    )
+    .await;
+    let told = Output::of("token create", &output.unwrap());
+    assert!(
+        told.err.contains("the token is revoked again"),
+        "{}",
+        told.err
+    );
+    let list = [
+        "token",
+        "list",
+        "--all",
+        "--json",
+        "--data-dir",
+        name(&data),
+    ];
+    let listed = place.run(&list).await.exits(0).json_lines();
+    assert!(
+        listed[0]["tokens"][0]["revoked_at"].is_string(),
+        "{listed:?}"
+    );
 }
 
 #[tokio::test]

@@ -142,7 +142,9 @@ fn check_name(path: &str, text: &str, faults: &mut Vec<FieldError>) {
         let text = format!("has {chars} characters; {} are allowed", limits::NAME_CHARS);
         faults.push(FieldError::new(path, text));
     }
-    if let Err(why) = storable_text(text) {
+    if text.chars().any(char::is_control) {
+        faults.push(FieldError::new(path, "must have no control characters"));
+    } else if let Err(why) = storable_text(text) {
         faults.push(FieldError::new(path, why.to_string()));
     }
 }

@@ -15,7 +15,7 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tapedeck_executor::backend::command::{Format, PromptVia};
-use tapedeck_executor::process::{GuardCommand, Launcher};
+use tapedeck_executor::process::{Environment, GuardCommand, Launcher};
 use tapedeck_executor::{EveryRun, Options};
 
 use crate::GUARD;
@@ -23,7 +23,7 @@ use crate::config::{self, Given, Settings};
 use crate::context::Context;
 use crate::exit::{Exit, Failed};
 use crate::profiles::start::{Start, Starts, acp_options, split};
-use crate::profiles::{Places, Profiles};
+use crate::profiles::{Places, Profiles, find};
 
 /// How long a run waits for a workspace that another agent still works in.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -270,7 +270,13 @@ impl Agent {
     /// Refuses an agent that can't be started, before anything is made for it.
     pub(crate) fn check(&self, settings: &Settings) -> anyhow::Result<()> {
         let state_dir = config::expand(&settings.executor.state_dir)?;
-        self.start(settings, &state_dir).map(drop)
+        let start = self.start(settings, &state_dir)?;
+        match start.words.first() {
+            Some(name) if !is_findable(name, &start.environment) => Err(Failed::usage(format!(
+                "the agent's program `{name}` is not there; `tapedeck agents list` shows the agents"
+            ))),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Gives the options of an executor the backend for this agent.
@@ -294,6 +300,12 @@ impl Agent {
         };
         starts.of(self)
     }
+}
+
+/// Whether a program is there. A path that begins in an agent's directory is looked up there only.
+fn is_findable(name: &str, environment: &Environment) -> bool {
+    let is_of_the_directory = name.contains('/') && !Path::new(name).is_absolute();
+    is_of_the_directory || find::program(&[name.to_owned()], environment).is_some()
 }
 
 fn this_binary() -> anyhow::Result<PathBuf> {
@@ -349,6 +361,11 @@ mod tests {
             (plain("", None), "is empty"),
             (plain("'", None), "the agent's command"),
             (plain("cat", Some("--again")), "{session}"),
+            (
+                plain("no-such-agent -x", None),
+                "`no-such-agent` is not there",
+            ),
+            (Agent::Acp("/no/such/agent".to_owned()), "is not there"),
         ] {
             let error = format!("{:#}", agent.check(&settings).unwrap_err());
             assert!(error.contains(reason), "{error}");

@@ -112,7 +112,13 @@ fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<Worksp
     };
     // A path on another machine can't be looked at from here.
     let path = if is_here {
-        config::absolute(&path).map_err(|error| Failed::usage(format!("workspace {error:#}")))?
+        let found = config::absolute(&path);
+        let found = found.map_err(|error| Failed::usage(format!("workspace {error:#}")))?;
+        if !found.is_dir() {
+            let text = format!("workspace `{}` is no directory", path.display());
+            return Err(Failed::usage(text));
+        }
+        found
     } else {
         path
     };

@@ -185,7 +185,16 @@ async fn create(
         ));
     };
     let Some((path, mut file)) = file else {
-        return told(printer, &made);
+        let Err(error) = told(printer, &made) else {
+            return Ok(());
+        };
+        // Nobody has seen the secret, or only a part of it.
+        let id = made.about.token_id;
+        let revoked = connection.client.revoke_token(id).await;
+        return Err(error.context(match revoked {
+            Ok(()) => "the secret can't be shown, and the token is revoked again".to_owned(),
+            Err(_) => format!("the secret can't be shown: `tapedeck token revoke {id}`"),
+        }));
     };
     writeln!(file, "{secret}")
         .and_then(|()| file.sync_all())

@@ -49,6 +49,7 @@ fn terms_that_break_a_rule_are_named() {
     bad(|terms| terms.name = " ".to_owned(), "name");
     bad(|terms| terms.name = "x".repeat(201), "name");
     bad(|terms| terms.name = "a\0b".to_owned(), "name");
+    bad(|terms| terms.name = "a\u{1b}[2Jb".to_owned(), "name");
     bad(|terms| terms.namespace = Some(String::new()), "namespace");
     bad(
         |terms| (terms.role, terms.namespace) = (Role::Executor, Some("default".to_owned())),
