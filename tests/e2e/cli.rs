@@ -468,6 +468,7 @@ async fn the_manual_has_a_page_for_each_command() {
     let place = Place::new();
     let page = place.run(&["man"]).await.exits(0);
     assert!(page.out.contains(".TH tapedeck 1"), "{}", page.out);
+    assert!(page.out.contains("\n.SH \"EXIT STATUS\"\n"), "{}", page.out);
     let dir = place.path("man");
     let into = ["man", "--dir", dir.to_str().unwrap()];
     let written = place.run(&into).await.exits(0);
@@ -475,7 +476,11 @@ async fn the_manual_has_a_page_for_each_command() {
     for command in ["", "-run", "-repl", "-remote-add", "-approvals-rules-add"] {
         let page = dir.join(format!("tapedeck{command}.1"));
         let page = std::fs::read_to_string(&page).unwrap();
-        assert!(command.is_empty() || page.contains("Examples"), "{page}");
+        assert!(
+            command.is_empty() || page.contains("\n.SH EXAMPLES\n"),
+            "{page}"
+        );
+        assert!(!page.contains("EXTRA"), "{page}");
     }
     let in_the_way = place.path("file");
     std::fs::write(&in_the_way, "").unwrap();

@@ -1,9 +1,11 @@
 //! `tapedeck man`: manual pages from the same source as the help.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::CommandFactory as _;
+use clap_mangen::Man;
 use serde_json::json;
 
 use crate::args::Cli;
@@ -25,18 +27,40 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, printer: Printer) -> anyhow::Result<Exit> {
     let command = Cli::command();
     let Some(dir) = args.dir else {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
-        printer.bytes(&page)?;
+        printer.bytes(&page(&Man::new(command))?)?;
         return Ok(Exit::Success);
     };
     let at = || format!("`{}`", dir.display());
     std::fs::create_dir_all(&dir).with_context(at)?;
-    clap_mangen::generate_to(command, &dir).with_context(at)?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write(&command, &dir).with_context(at)?;
     if printer.is_json() {
         printer.object(&json!({"dir": dir}))?;
     } else {
         printer.note(format!("the pages are in {}", at()))?;
     }
     Ok(Exit::Success)
+}
+
+/// Writes the pages of a command and of all below it.
+fn write(command: &clap::Command, dir: &Path) -> io::Result<()> {
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
+        write(below, dir)?;
+    }
+    let man = Man::new(command.clone());
+    std::fs::write(dir.join(man.get_filename()), page(&man)?)
+}
+
+/// A page. What stands behind a command's help has its first line for a heading, as manuals call it.
+fn page(man: &Man) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    let page = String::from_utf8_lossy(&page);
+    let page = page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n");
+    let page = page.replace(".SH EXTRA\nExit codes:\n", ".SH \"EXIT STATUS\"\n");
+    Ok(page.into_bytes())
 }
