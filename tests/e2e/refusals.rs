@@ -162,6 +162,7 @@ async fn a_page_at_the_address_is_told_from_a_server() {
         let told = told.exits(5);
         let says = format!("{url} does not answer like a Tapedeck server");
         assert!(told.err.contains(&says), "{}", told.err);
+        assert!(!told.err.contains("hint"), "{}", told.err);
     }
 }
 

@@ -159,9 +159,11 @@ pub(crate) fn report(
         .any(is_unwritable);
     let unwritable = is_unwritable
         .then_some("make the data directory writable, or name another with `--data-dir`");
-    let is_of_client = error
-        .chain()
-        .any(<dyn std::error::Error>::is::<tapedeck_client::Error>);
+    // Where something else answers, starting a server would help nobody.
+    let is_of_client = error.chain().any(|cause| {
+        let error = cause.downcast_ref::<tapedeck_client::Error>();
+        error.is_some_and(|error| !matches!(error, tapedeck_client::Error::Foreign { .. }))
+    });
     let away = (exit == Exit::Unreachable && problem.is_none() && is_of_client).then_some(
         "is the server running? `tapedeck serve` starts one there; where none is named none is needed",
     );
