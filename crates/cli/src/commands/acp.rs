@@ -90,7 +90,8 @@ async fn serve_editor(args: Args, context: Context) -> anyhow::Result<Exit> {
     if let Some(server) = context.server().await?
         && (context.config.server.is_some() || !server.is_background)
     {
-        if is_given && context.config.server.is_some() | context.config.remote.is_some() {
+        let is_named = context.config.server.is_some() || context.config.remote.is_some();
+        if is_given && is_named {
             return Err(agent_is_the_servers());
         }
         if is_given {

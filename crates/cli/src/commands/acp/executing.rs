@@ -45,7 +45,7 @@ pub(super) async fn run(id: SessionId, context: &Context) -> anyhow::Result<Exit
     tokio::select! {
         error = executor.failed() => return Err(error),
         _asked = signals.next() => executor.end().await,
-        is_lost = until_idle(&background, &client, id, stay) => {
+        is_lost = until_idle(&background, (&client, &holder.url), id, stay) => {
             if is_lost {
                 // What it still has to tell is told by the next executor of the session.
                 let _late = tokio::time::timeout(LAST_TRY, executor.end()).await;
@@ -74,7 +74,7 @@ async fn lock(dir: &Path, id: SessionId) -> anyhow::Result<Option<ExecutorLock>>
 /// directory now, at another address: then this executor is of no use.
 async fn until_idle(
     background: &Background,
-    client: &Client,
+    (client, url): (&Client, &str),
     id: SessionId,
     stay: Duration,
 ) -> bool {
@@ -83,13 +83,7 @@ async fn until_idle(
     while idle_since.elapsed() < stay && heard_at.elapsed() < GIVE_UP_AFTER {
         sleep(PERIOD).await;
         match background.holder().await {
-            Ok(holder)
-                if holder
-                    .client()
-                    .is_ok_and(|it| it.base_url() != client.base_url()) =>
-            {
-                return true;
-            }
+            Ok(holder) if holder.url != url => return true,
             Ok(_) => {}
             Err(error) => tracing::warn!(error = format!("{error:#}"), "acp.server_lost"),
         }
