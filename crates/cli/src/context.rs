@@ -11,7 +11,7 @@ mod server_file;
 use std::path::Path;
 
 use tapedeck_client::Client;
-use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
+use tapedeck_domain::owner::is_deployment;
 use tapedeck_domain::{Rejection, SessionId};
 
 use crate::config::{self, Config};
@@ -90,7 +90,7 @@ fn is_of_a_server(error: &anyhow::Error) -> bool {
         .filter_map(|cause| cause.downcast_ref::<tapedeck_client::Error>()?.problem());
     problems.any(|problem| {
         let owner = problem.extensions.owner_id.as_deref();
-        owner.is_some_and(|owner| owner.starts_with(DEPLOYMENT_PREFIX))
+        owner.is_some_and(is_deployment)
     })
 }
 

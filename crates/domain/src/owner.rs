@@ -103,11 +103,16 @@ pub enum Grant {
 /// What the names of deployments begin with; all server instances on one database are one owner.
 pub const DEPLOYMENT_PREFIX: &str = "server:";
 
+/// Whether an owner is a deployment's servers, and no local process.
+pub fn is_deployment(owner_id: &str) -> bool {
+    owner_id.starts_with(DEPLOYMENT_PREFIX)
+}
+
 /// Whether an owner that is proved dead gives way before its lease ends (rules R8). A local process
 /// took its executor along, so it does. A deployment's executors are processes of their own that wait
 /// for it to come back (rules R6), so it keeps a session with an active run to the lease's end.
 pub fn gives_way(owner_id: &str, has_active_run: bool) -> bool {
-    !owner_id.starts_with(DEPLOYMENT_PREFIX) || !has_active_run
+    !is_deployment(owner_id) || !has_active_run
 }
 
 /// Decides whether `authority` may write to the session now, and gives the owner row as it is

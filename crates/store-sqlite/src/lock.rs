@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
+use tapedeck_domain::owner::is_deployment;
 use tapedeck_store::StoreError;
 
 use crate::error::{internal, of_path};
@@ -152,7 +152,7 @@ impl DirLock {
         if self.is_self(owner_id) {
             return false;
         }
-        if owner_id.starts_with(DEPLOYMENT_PREFIX) {
+        if is_deployment(owner_id) {
             // A server holds the directory alone, so none lives beside a local process.
             return !self.exclusive;
         }

@@ -3,7 +3,7 @@
 
 use std::future::pending;
 
-use tapedeck_domain::owner::DEPLOYMENT_PREFIX;
+use tapedeck_domain::owner::is_deployment;
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{Rejection, SessionId};
 use tapedeck_protocol::run::{AcceptedResponse, PromptRequest};
@@ -316,7 +316,7 @@ async fn patiently(
 fn owned(elsewhere: &Rejection) -> String {
     match elsewhere {
         // A server that lived would have been asked in place of the database.
-        Rejection::OwnedElsewhere { owner_id, .. } if owner_id.starts_with(DEPLOYMENT_PREFIX) => {
+        Rejection::OwnedElsewhere { owner_id, .. } if is_deployment(owner_id) => {
             format!("{ServerIsGone}, {GOES_ON}")
         }
         Rejection::OwnedElsewhere { owner_id, until } => format!(
