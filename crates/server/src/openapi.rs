@@ -15,6 +15,7 @@ use tapedeck_protocol::examples;
 use utoipa::Modify;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::request_body::RequestBody;
+use utoipa::openapi::schema::AnyOf;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Components, OpenApi, RefOr, Schema};
 use utoipa_swagger_ui::{Config, SwaggerUi};
@@ -71,6 +72,7 @@ pub fn document() -> String {
 
 fn text(mut document: OpenApi) -> String {
     describe(&mut document);
+    allow_overlaps(&mut document);
     refusals::add(&mut document);
     add_examples(&mut document);
     // The document is made of texts and maps, which always serialise.
@@ -104,6 +106,23 @@ fn describe(document: &mut OpenApi) {
             {
                 body.required = None;
             }
+        }
+    }
+}
+
+/// An answer of several shapes is of any of them: an empty page of events is one of all, which `oneOf`,
+/// as the derive writes it, forbids.
+fn allow_overlaps(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    for schema in components.schemas.values_mut() {
+        if let RefOr::T(Schema::OneOf(shapes)) = schema
+            && shapes.discriminator.is_none()
+        {
+            let shapes = std::mem::take(shapes);
+            let mut any = AnyOf::new();
+            any.items = shapes.items;
+            any.description = shapes.description;
+            *schema = RefOr::T(Schema::AnyOf(any));
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::support::{Api, Away};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn api() -> Api {
     Api::over(Away::store())
@@ -46,6 +46,31 @@ async fn the_document_and_its_page_are_served_without_a_network() {
     for (name, example) in tapedeck_protocol::examples::requests() {
         let schema = &answer.json["components"]["schemas"][name];
         assert_eq!(schema["examples"], json!([example]), "{name}");
+    }
+}
+
+/// `oneOf` refuses a value that fits two of its shapes. Nothing but `null` is sure to fit no other.
+#[tokio::test]
+async fn a_value_that_fits_several_shapes_is_valid() {
+    fn check(at: &str, value: &Value) {
+        let below: Vec<(String, &Value)> = match value {
+            Value::Object(fields) => fields.iter().map(|(k, v)| (format!("{at}/{k}"), v)).collect(),
+            Value::Array(items) => items.iter().map(|v| (at.to_owned(), v)).collect(),
+            _ => return,
+        };
+        if let Some(shapes) = value.get("oneOf").and_then(Value::as_array) {
+            let nulls = shapes.iter().filter(|shape| shape["type"] == "null");
+            assert_eq!((shapes.len(), nulls.count()), (2, 1), "{at}");
+        }
+        for (at, value) in below {
+            check(&at, value);
+        }
+    }
+    let document = api().get("/openapi.json").send().await.json;
+    check("", &document);
+    for pages in ["EventsResponse", "FeedResponse"] {
+        let shapes = &document["components"]["schemas"][pages]["anyOf"];
+        assert_eq!(shapes.as_array().map(Vec::len), Some(2), "{pages}");
     }
 }
 
