@@ -144,26 +144,40 @@ async fn a_run_that_could_not_begin_leaves_no_session() {
 }
 
 #[tokio::test]
-async fn a_page_at_the_address_is_told_from_a_server() {
+async fn another_service_at_the_address_is_told_from_a_server() {
     let place = Place::new();
+    for (media_type, body) in [
+        ("text/html", "<html>"),
+        ("application/json", r#"{"ok":true}"#),
+    ] {
+        let (url, _service) = another_service(media_type, body).await;
+        for command in [&["sessions", "list"][..], &["events", "--follow"]] {
+            let told = place.run(&[command, &["--server", &url]].concat()).await;
+            let told = told.exits(5);
+            let says = format!("{url} does not answer like a Tapedeck server");
+            assert!(told.err.contains(&says), "{}", told.err);
+            assert!(!told.err.contains("hint"), "{}", told.err);
+        }
+    }
+}
+
+/// Answers every request with this until it is dropped.
+async fn another_service(media_type: &str, body: &str) -> (String, JoinSet<()>) {
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{body}",
+        body.len()
+    );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let mut pages = JoinSet::new();
-    pages.spawn(async move {
+    let mut service = JoinSet::new();
+    service.spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\
-                        connection: close\r\n\r\n<html>";
             let _request = stream.read(&mut [0; 4096]).await;
-            let _gone = stream.write_all(page.as_bytes()).await;
+            let _gone = stream.write_all(answer.as_bytes()).await;
         }
     });
-    for command in [&["sessions", "list"][..], &["events", "--follow"]] {
-        let told = place.run(&[command, &["--server", &url]].concat()).await;
-        let told = told.exits(5);
-        let says = format!("{url} does not answer like a Tapedeck server");
-        assert!(told.err.contains(&says), "{}", told.err);
-        assert!(!told.err.contains("hint"), "{}", told.err);
-    }
+    (url, service)
 }
 
 #[tokio::test]

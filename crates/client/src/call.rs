@@ -161,13 +161,8 @@ impl Client {
     /// Makes a call and reads its answer.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: Call) -> Result<T, Error> {
         let (_, body) = self.send(call).await?;
-        serde_json::from_slice(&body).map_err(|error| {
-            if error.is_data() {
-                Error::Decode(error)
-            } else {
-                self.foreign()
-            }
-        })
+        serde_json::from_slice(&body)
+            .map_err(|error| self.foreign(error.is_data().then_some(error)))
     }
 
     /// Makes a call and gives status and body of its successful answer.
@@ -235,9 +230,9 @@ impl Client {
     }
 
     /// Something answers, and not as a server of ours does.
-    pub(crate) fn foreign(&self) -> Error {
+    pub(crate) fn foreign(&self, source: Option<serde_json::Error>) -> Error {
         let url = self.target.base.as_str().trim_end_matches('/').into();
-        Error::Foreign { url }
+        Error::Foreign { url, source }
     }
 
     fn request(&self, call: &Call, request_id: &str) -> Result<Request<RequestBody>, Error> {

@@ -39,10 +39,9 @@ pub enum Error {
     Foreign {
         /// The address.
         url: Box<str>,
+        /// What its JSON lacks, where it is JSON at least.
+        source: Option<serde_json::Error>,
     },
-    /// The answer could not be read.
-    #[error("the answer can't be read")]
-    Decode(#[source] serde_json::Error),
     /// The request could not be made.
     #[error("the request can't be made: {0}")]
     Request(String),
@@ -60,7 +59,6 @@ impl Error {
             | Self::Transport { .. }
             | Self::Timeout(_)
             | Self::Foreign { .. }
-            | Self::Decode(_)
             | Self::Request(_)
             | Self::Stream(_) => None,
         }
@@ -74,7 +72,6 @@ impl Error {
             | Self::Transport { .. }
             | Self::Timeout(_)
             | Self::Foreign { .. }
-            | Self::Decode(_)
             | Self::Request(_)
             | Self::Stream(_) => None,
         }
@@ -93,7 +90,7 @@ impl Error {
             Self::Problem(problem) => problem.code.retryable(),
             Self::Unexpected { status, .. } => is_transient_status(*status),
             Self::Transport { .. } | Self::Timeout(_) => true,
-            Self::Foreign { .. } | Self::Decode(_) | Self::Request(_) | Self::Stream(_) => false,
+            Self::Foreign { .. } | Self::Request(_) | Self::Stream(_) => false,
         }
     }
 
@@ -110,11 +107,9 @@ impl Error {
             Self::Problem(problem) => problem.code.effects() == Effects::None,
             Self::Transport { sent, .. } => !sent,
             Self::Request(_) => true,
-            Self::Unexpected { .. }
-            | Self::Foreign { .. }
-            | Self::Timeout(_)
-            | Self::Decode(_)
-            | Self::Stream(_) => false,
+            Self::Unexpected { .. } | Self::Foreign { .. } | Self::Timeout(_) | Self::Stream(_) => {
+                false
+            }
         }
     }
 

@@ -155,7 +155,7 @@ impl<S: Source> Resuming<S> {
             {
                 return Ok(response);
             }
-            Err(client.foreign())
+            Err(client.foreign(None))
         })
     }
 
@@ -181,7 +181,6 @@ impl<S: Source> Resuming<S> {
                 Error::Transport { .. }
                 | Error::Timeout(_)
                 | Error::Foreign { .. }
-                | Error::Decode(_)
                 | Error::Request(_)
                 | Error::Stream(_) => false,
             };

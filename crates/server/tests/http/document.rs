@@ -54,7 +54,10 @@ async fn the_document_and_its_page_are_served_without_a_network() {
 async fn a_value_that_fits_several_shapes_is_valid() {
     fn check(at: &str, value: &Value) {
         let below: Vec<(String, &Value)> = match value {
-            Value::Object(fields) => fields.iter().map(|(k, v)| (format!("{at}/{k}"), v)).collect(),
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(k, v)| (format!("{at}/{k}"), v))
+                .collect(),
             Value::Array(items) => items.iter().map(|v| (at.to_owned(), v)).collect(),
             _ => return,
         };
