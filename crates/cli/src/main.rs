@@ -12,6 +12,7 @@ mod mistake;
 mod output;
 mod profiles;
 mod remotes;
+mod words;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

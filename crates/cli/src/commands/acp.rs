@@ -17,6 +17,7 @@ use crate::commands::serve as server;
 use crate::commands::starting::agent_is_the_servers;
 use crate::context::{Background, Context};
 use crate::exit::Exit;
+use crate::words::one_of;
 use local::LocalHost;
 
 /// Be an agent for editors, over ACP on stdio, with sessions that last.
@@ -25,7 +26,12 @@ use local::LocalHost;
 pub(crate) struct Args {
     /// Who answers the agent's questions in new sessions: `yolo` approves all, `auto` asks before
     /// what changes something, `interactive` always asks
-    #[arg(long, value_name = "POLICY", default_value = "interactive")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "interactive",
+        value_parser = one_of(ApprovalPolicy::ALL, ApprovalPolicy::as_str)
+    )]
     approval_policy: ApprovalPolicy,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,

@@ -14,6 +14,7 @@ use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
 use crate::exit::{Exit, Failed};
 use crate::output::{Printer, or_nothing, time};
+use crate::words::one_of;
 
 /// Questions that wait for an answer.
 #[derive(Debug, Subcommand)]
@@ -24,8 +25,13 @@ pub(crate) enum Command {
   tapedeck approvals list --session SESSION --all
   tapedeck --remote home approvals list --json")]
     List {
-        /// Questions in this state: pending, approved, denied, expired, cancelled
-        #[arg(long, default_value = "pending", conflicts_with = "all")]
+        /// Questions in this state
+        #[arg(
+            long,
+            default_value = "pending",
+            conflicts_with = "all",
+            value_parser = one_of(InteractionStatus::ALL, InteractionStatus::as_str)
+        )]
         status: InteractionStatus,
         /// Questions in any state
         #[arg(long)]
@@ -43,8 +49,8 @@ pub(crate) enum Command {
     Approve {
         /// The question
         question: InteractionId,
-        /// How far the yes reaches: once, session, always
-        #[arg(long, default_value = "once")]
+        /// How far the yes reaches
+        #[arg(long, default_value = "once", value_parser = one_of(Scope::ALL, Scope::as_str))]
         scope: Scope,
         /// Words that go with the answer and are kept with it. Agents over ACP hear yes or no alone
         #[arg(long, value_name = "TEXT")]

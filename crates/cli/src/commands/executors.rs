@@ -10,6 +10,7 @@ use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
 use crate::exit::Exit;
 use crate::output::{Printer, or_nothing, time};
+use crate::words::one_of;
 
 /// Between two looks at an executor that is waited for.
 const WAIT_PERIOD: Duration = Duration::from_millis(500);
@@ -25,8 +26,12 @@ pub(crate) enum Command {
         /// Only executors of this pool
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
-        /// Only executors with this status: running, idle, stale, offline, draining
-        #[arg(long, value_name = "STATUS")]
+        /// Only executors with this status
+        #[arg(
+            long,
+            value_name = "STATUS",
+            value_parser = one_of(ExecutorStatus::ALL, ExecutorStatus::as_str)
+        )]
         status: Option<ExecutorStatus>,
         #[command(flatten)]
         page: PageArgs,

@@ -15,6 +15,7 @@ use crate::context::{Connection, Context};
 use crate::exit::Failed;
 use crate::output::short;
 use crate::remotes::is_on_this_machine;
+use crate::words::one_of;
 
 /// Characters of a goal that become the session's title.
 const TITLE_CHARS: usize = 80;
@@ -31,7 +32,12 @@ pub(crate) struct NewSession {
     scratch: bool,
     /// Who answers the agent's questions: `yolo` approves all, `auto` asks before what changes
     /// something, `interactive` always asks
-    #[arg(long, value_name = "POLICY", default_value = "interactive")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "interactive",
+        value_parser = one_of(ApprovalPolicy::ALL, ApprovalPolicy::as_str)
+    )]
     approval_policy: ApprovalPolicy,
     #[command(flatten)]
     pub(crate) agent: AgentArgs,

@@ -18,6 +18,7 @@ use crate::commands::sessions::{PageArgs, more};
 use crate::context::{Connection, Context};
 use crate::exit::{Exit, Failed};
 use crate::output::{Printer, or_nothing, time};
+use crate::words::one_of;
 
 /// What callers of a server prove who they are with.
 #[derive(Debug, Subcommand)]
@@ -33,8 +34,8 @@ them. An operator does everything, on the sessions of its namespace.")]
     Create {
         /// What people call it; no two live tokens are called the same
         name: String,
-        /// What it lets its holder do: client, executor, operator
-        #[arg(long)]
+        /// What it lets its holder do
+        #[arg(long, value_parser = one_of(Role::ALL, Role::as_str))]
         role: Role,
         /// Whose sessions it sees [default: default]
         #[arg(long, value_name = "NAME")]

@@ -12,6 +12,7 @@ use crate::commands::sessions::{PageArgs, more};
 use crate::context::Connection;
 use crate::exit::Failed;
 use crate::output::{Printer, or_nothing, time};
+use crate::words::one_of;
 
 /// Standing answers to tools that want to run.
 #[derive(Debug, Subcommand)]
@@ -44,8 +45,8 @@ pub(crate) enum Command {
     Add {
         /// The tool by its name, with `*` for any characters and `?` for one
         tool: String,
-        /// What the rule says: allow, deny
-        #[arg(long)]
+        /// What the rule says
+        #[arg(long, value_parser = one_of(Decision::ALL, Decision::as_str))]
         decision: Decision,
         /// What a field of the tool's arguments must look like, with `*` and `?`; once for each
         /// field, and all must match

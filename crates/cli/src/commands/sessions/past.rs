@@ -15,6 +15,7 @@ use crate::commands::draft;
 use crate::commands::rendering::brief;
 use crate::context::Connection;
 use crate::output::{Printer, or_nothing, time};
+use crate::words::one_of;
 
 /// Entries that are asked for at a time.
 const PAGE: u32 = 200;
@@ -44,7 +45,11 @@ pub(crate) struct ExportArgs {
     /// The session
     session: SessionId,
     /// md for people, json or jsonl for programs [default: md; json with `--json`]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_parser = one_of(TranscriptFormat::ALL, TranscriptFormat::as_str)
+    )]
     format: Option<TranscriptFormat>,
     /// Write into this file, which then is whole or as it was before
     #[arg(long, short, value_name = "FILE")]
