@@ -23,7 +23,6 @@ pub(crate) mod sessions;
 pub(crate) mod storage;
 pub(crate) mod token;
 
-mod draft;
 mod following;
 mod forms;
 mod keyboard;

@@ -23,7 +23,7 @@ pub(crate) use beside::Beside;
 pub(crate) use database::Database;
 pub(crate) use embedded::{Embedded, open_store};
 pub(crate) use executor_lock::ExecutorLock;
-pub(crate) use server_file::{ServerFile, own_token, write_whole};
+pub(crate) use server_file::{ServerFile, own_token};
 
 /// What a command works with.
 #[derive(Debug)]

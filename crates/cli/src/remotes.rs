@@ -14,8 +14,8 @@ use tapedeck_client::Secret;
 use url::{ParseError, Url};
 
 use crate::config::{self, Settings};
-use crate::context::write_whole;
 use crate::exit::{Exit, Failed};
+use crate::whole_file::write_whole;
 
 /// Characters of a name.
 const NAME_CHARS: usize = 64;

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use crate::commands::agents::Agent;
 use crate::commands::executor;
 use crate::config::{self, Settings};
-use crate::context::write_whole;
 use crate::exit::Failed;
+use crate::whole_file::write_whole;
 
 /// The executor's name, unless its session wants another.
 const NAME: &str = "cli";

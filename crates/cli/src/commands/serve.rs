@@ -1,7 +1,8 @@
 //! `tapedeck serve`: a server on the configured database, from the listener to the drain.
 
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,9 @@ use tokio::net::TcpListener;
 use crate::commands::doctor;
 use crate::commands::signals::Signals;
 use crate::config::{self, Config, Given, HintFate};
-use crate::context::{Context, Database, Need, ServerFile, own_token, unneeded, write_whole};
+use crate::context::{Context, Database, Need, ServerFile, own_token, unneeded};
 use crate::exit::{Exit, Failed};
+use crate::whole_file::{self, Output};
 
 /// Events and bytes of each followed session that are kept in memory (stores §6).
 const RING: (usize, usize) = (256, 1 << 20);
@@ -66,7 +68,8 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
     let ready_file = config.serve.ready_file.as_deref();
     let ready_file = ready_file.map(config::expand).transpose()?;
     if let Some(stale) = &ready_file {
-        let _gone = std::fs::remove_file(stale);
+        whole_file::remove_stale(stale)
+            .with_context(|| format!("`{}` can't be written", stale.display()))?;
     }
     let token = config.token()?;
     let listener = bind(&config.serve.listen).await?;
@@ -165,7 +168,8 @@ async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow
         tracing::warn!(error = format!("{error:#}"), "serve.server_file_failed");
     }
     if let Some(path) = &terms.ready_file {
-        write_whole(path, &format!("{url}\n"))?;
+        write_ready_file(path, &url)
+            .with_context(|| format!("`{}` can't be written", path.display()))?;
     }
     tracing::info!(url, %database, "serve.ready");
     if context.printer.is_json() {
@@ -236,6 +240,12 @@ fn control_plane(config: &Config, database: &Database, lifecycle: &Lifecycle) ->
     })
 }
 
+fn write_ready_file(path: &Path, url: &str) -> io::Result<()> {
+    let mut output = Output::to(path)?;
+    writeln!(output, "{url}")?;
+    output.finish()
+}
+
 /// Binds the address.
 async fn bind(listen: &str) -> anyhow::Result<TcpListener> {
     let found = tokio::net::lookup_host(listen).await;
@@ -263,7 +273,7 @@ fn base_url(mut address: SocketAddr) -> String {
 async fn until_the_end(
     signals: &mut Signals,
     database: &Database,
-    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    serving: tokio::task::JoinHandle<io::Result<()>>,
     lifecycle: &Lifecycle,
     unneeded: impl Future<Output = Option<Need>>,
 ) -> anyhow::Result<Exit> {
@@ -342,8 +352,8 @@ mod tests {
     fn a_ready_file_is_replaced_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path: &Path = &dir.path().join("ready");
-        write_whole(path, "http://a\n").unwrap();
-        write_whole(path, "http://b\n").unwrap();
+        write_ready_file(path, "http://a").unwrap();
+        write_ready_file(path, "http://b").unwrap();
         assert_eq!(std::fs::read_to_string(path).unwrap(), "http://b\n");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -2,8 +2,7 @@
 //! (rules R8). The directory's lock says whether the file is true; the file alone never does.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tapedeck_domain::Timestamp;
 use super::Server;
 use crate::config;
 use crate::exit::{Exit, Failed};
+use crate::whole_file::write_whole;
 
 const NAME: &str = "server.json";
 const TOKEN: &str = "server.token";
@@ -131,23 +131,10 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Replaces a file as a whole: a reader finds the old or the new one, never a part.
-pub(crate) fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
-    let draft = path.with_extension(format!("{}.draft", std::process::id()));
-    let write = || {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&draft, path)
-    };
-    write().with_context(|| format!("`{}` can't be written", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     fn server() -> ServerFile {

@@ -11,10 +11,10 @@ use tapedeck_domain::transcript::TranscriptFormat;
 use tapedeck_protocol::tape::TapeEntryResponse;
 use tapedeck_protocol::views::TapeQuery;
 
-use crate::commands::draft;
 use crate::commands::rendering::brief;
 use crate::context::Connection;
 use crate::output::{Printer, or_nothing, time};
+use crate::whole_file::Output;
 use crate::words::one_of;
 
 /// Entries that are asked for at a time.
@@ -145,17 +145,14 @@ async fn into_file(
     transcript: &mut tapedeck_client::Transcript,
 ) -> anyhow::Result<usize> {
     let refused = || format!("`{}` can't be written", path.display());
-    let draft = draft::beside(path).with_context(refused)?;
-    let mut file = draft.as_file();
+    let mut output = Output::to(path).with_context(refused)?;
     let mut bytes = 0;
     while let Some(piece) = transcript.next().await {
         let piece = piece?;
-        file.write_all(&piece).with_context(refused)?;
+        output.write_all(&piece).with_context(refused)?;
         bytes += piece.len();
     }
-    file.sync_all().with_context(refused)?;
-    let named = draft.persist(path).map_err(|kept| kept.error);
-    named.with_context(refused)?;
+    output.finish().with_context(refused)?;
     Ok(bytes)
 }
 

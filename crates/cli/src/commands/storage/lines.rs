@@ -15,8 +15,8 @@ use tokio::io::{
     BufWriter,
 };
 
-use crate::commands::draft;
 use crate::output::Working;
+use crate::whole_file;
 
 /// Of a line: more than any row can have.
 const LINE_BYTES: u64 = 256 * 1024 * 1024;
@@ -53,7 +53,7 @@ impl Writing {
         if target.symlink_metadata().is_ok() {
             return Err(io::Error::from(io::ErrorKind::AlreadyExists).into());
         }
-        let (file, path) = draft::beside(target)?.into_parts();
+        let (file, path) = whole_file::beside(target)?.into_parts();
         let file = File::from_std(file);
         Ok(Self {
             out: BufWriter::with_capacity(BUFFER, Box::new(file.try_clone().await?)),
