@@ -28,6 +28,8 @@ pub(crate) fn run(arguments: &[OsString]) -> Exit {
     match start(cli, printer) {
         Ok(exit) => exit,
         Err(error) if exit::reader_has_gone(&error) => Exit::Success,
+        // As by the signal that comes with it.
+        Err(_) if printer.has_lost_its_terminal() => Exit::Interrupted,
         Err(error) => {
             let exit = Exit::of_error(&error);
             report(printer, &error, exit, hint);

@@ -42,6 +42,7 @@ pub(crate) struct Printer {
     called: &'static str,
     json: bool,
     is_terminal: bool,
+    hears_terminal: bool,
     color: Color,
 }
 
@@ -66,6 +67,7 @@ impl Printer {
             called,
             json,
             is_terminal,
+            hears_terminal: io::stdin().is_terminal(),
             color: Color {
                 out: is_terminal && !plain,
                 err: io::stderr().is_terminal() && !plain,
@@ -85,7 +87,14 @@ impl Printer {
 
     /// Whether a person can be asked.
     pub(crate) fn can_ask(self) -> bool {
-        !self.json && self.is_terminal && io::stdin().is_terminal()
+        !self.json && self.is_terminal && self.hears_terminal
+    }
+
+    /// Whether a terminal that was there at the start has been closed. Whoever reads or writes there
+    /// may be told so before the signal arrives.
+    pub(crate) fn has_lost_its_terminal(self) -> bool {
+        (self.is_terminal && !io::stdout().is_terminal())
+            || (self.hears_terminal && !io::stdin().is_terminal())
     }
 
     /// Text in a tone, for stdout.

@@ -48,8 +48,24 @@ pub(crate) fn expect_rows(
     }
 }
 
+/// A fault of ours, or of the files around the database: those are full when it is.
 pub(crate) fn internal(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
-    StoreError::Internal(error.into())
+    let error = error.into();
+    let of_files = match error.downcast_ref::<sqlx::Error>() {
+        Some(sqlx::Error::Io(error)) => Some(error),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    let is_full = of_files.is_some_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    });
+    if is_full {
+        StoreError::StorageFull
+    } else {
+        StoreError::Internal(error)
+    }
 }
 
 /// An error of a file or a directory. Its kind stays: it tells whether the path is to blame.
@@ -180,5 +196,17 @@ mod tests {
         };
         let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
         assert_eq!(kind, Some(io::ErrorKind::PermissionDenied));
+    }
+
+    #[test]
+    fn the_disk_is_full_wherever_it_is_met() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for error in [
+            internal(full()),
+            of_path(Path::new("lock"), &full()),
+            from_sqlx(sqlx::Error::Io(full())),
+        ] {
+            assert!(matches!(error, StoreError::StorageFull), "{error}");
+        }
     }
 }
