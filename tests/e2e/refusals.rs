@@ -117,6 +117,23 @@ async fn a_reason_is_told_once() {
         let told = place.run(&arguments).await;
         assert_eq!(told.err.matches(reason).count(), 1, "{}", told.err);
     }
+    let show = ["sessions", "show", UNKNOWN, "--data-dir", name(&data)];
+    let told = place.run(&show).await.exits(3);
+    let hint = "hint: `tapedeck sessions list` shows the sessions";
+    assert!(told.err.contains(hint), "{}", told.err);
+}
+
+#[tokio::test]
+async fn what_cannot_be_shown_is_no_success() {
+    let place = Place::new();
+    for arguments in [&["--help"][..], &["completions", "bash"], &["man"]] {
+        let full = File::options().write(true).open("/dev/full");
+        let mut command = place.command(arguments);
+        command.stdout(full.unwrap()).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().await.unwrap();
+        let told = Output::of("into a full disk", &output).exits(5);
+        assert!(told.err.contains("No space left"), "{}", told.err);
+    }
 }
 
 #[tokio::test]

@@ -490,3 +490,28 @@ async fn a_script_is_read_line_by_line() {
     let (code, ..) = scripted(command(&["--last", "--scratch"]), "").await;
     assert_eq!(code, Some(2));
 }
+
+/// Whatever is met first: the signal, or a terminal that can be neither read nor written any more.
+#[tokio::test]
+async fn a_closed_terminal_ends_a_command_as_its_signal_does() {
+    for (arguments, seen) in [
+        (&["repl", "--agent", "demo"][..], PROMPT),
+        (
+            &["run", "--agent", "demo", "--goal", "say up; stream 2000 5"],
+            "up",
+        ),
+        (
+            &["run", "--agent", "demo", "--goal", "ask shell {}"],
+            "[y]es",
+        ),
+    ] {
+        let place = Place::new();
+        let mut command = place.command(arguments);
+        command.arg("--data-dir").arg(place.data());
+        let mut terminal = Terminal::start(command);
+        terminal.shows(seen).await;
+        let status = terminal.close().await;
+        assert_eq!(status.code(), Some(7), "{arguments:?}: {status}");
+        nothing_runs(&place).await;
+    }
+}

@@ -28,11 +28,11 @@ pub(crate) const CTRL_D: &str = "\u{4}";
 pub(crate) struct Terminal {
     child: Child,
     pid: Pid,
-    keys: OwnedWritePty,
+    keys: Option<OwnedWritePty>,
     screen: Arc<Mutex<vt100::Parser>>,
     /// What stands before this place has been seen.
     seen: usize,
-    _reading: JoinSet<()>,
+    reading: JoinSet<()>,
 }
 
 impl Terminal {
@@ -63,10 +63,10 @@ impl Terminal {
         Self {
             child,
             pid,
-            keys,
+            keys: Some(keys),
             screen,
             seen: 0,
-            _reading: reading,
+            reading,
         }
     }
 
@@ -115,7 +115,8 @@ impl Terminal {
     }
 
     pub(crate) async fn types(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).await.unwrap();
+        let terminal = self.keys.as_mut().unwrap();
+        terminal.write_all(keys.as_bytes()).await.unwrap();
     }
 
     /// Types a line as a person does who sees it appear.
@@ -134,6 +135,13 @@ impl Terminal {
     pub(crate) async fn kill(&mut self) {
         kill(self.pid, Signal::SIGKILL).unwrap();
         self.ends().await;
+    }
+
+    /// Closes the window, and waits until the process is gone.
+    pub(crate) async fn close(&mut self) -> ExitStatus {
+        self.keys = None;
+        self.reading.shutdown().await;
+        self.ends().await
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -2,6 +2,7 @@
 //! command and reports its error.
 
 use std::ffi::OsString;
+use std::io;
 
 use clap::Parser as _;
 use serde_json::json;
@@ -11,7 +12,8 @@ use crate::args::{Cli, Command};
 use crate::commands;
 use crate::config::Config;
 use crate::context::{Context, GOES_ON, ServerIsGone};
-use crate::exit::{self, Exit, is_unwritable};
+use crate::exit::{self, Exit};
+use crate::hints;
 use crate::logs;
 use crate::mistake::Mistake;
 use crate::output::Printer;
@@ -32,7 +34,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Exit {
         Err(_) if printer.has_lost_its_terminal() => Exit::Interrupted,
         Err(error) => {
             let exit = Exit::of_error(&error);
-            report(printer, &error, exit, hint);
+            report(printer, &error, exit, hints::of_code);
             exit
         }
     }
@@ -49,8 +51,14 @@ fn unread(error: &clap::Error, arguments: &[OsString]) -> Exit {
         }
         Some(Mistake { text, hint }) => printer.error(text, Some(&hint)),
         None => {
-            // There may be nobody to read it.
-            let _unread = error.print();
+            if let Err(error) = error.print()
+                && error.kind() != io::ErrorKind::BrokenPipe
+            {
+                let error = error.into();
+                let exit = Exit::of_error(&error);
+                report(printer, &error, exit, hints::of_code);
+                return exit;
+            }
         }
     }
     if error.use_stderr() {
@@ -155,12 +163,9 @@ pub(crate) fn report(
     let is_orphaned = error.is::<ServerIsGone>();
     let orphaned = is_orphaned.then_some(GOES_ON);
     let hint = orphaned.or_else(|| problem.and_then(|problem| hint(problem.code)));
-    let is_unwritable = error
+    let of_store = error
         .chain()
-        .filter_map(|cause| cause.downcast_ref())
-        .any(is_unwritable);
-    let unwritable = is_unwritable
-        .then_some("make the data directory writable, or name another with `--data-dir`");
+        .find_map(|cause| hints::of_store(cause.downcast_ref()?));
     // Where something else answers, starting a server would help nobody.
     let is_of_client = error.chain().any(|cause| {
         let error = cause.downcast_ref::<tapedeck_client::Error>();
@@ -169,7 +174,7 @@ pub(crate) fn report(
     let away = (exit == Exit::Unreachable && problem.is_none() && is_of_client).then_some(
         "is the server running? `tapedeck serve` starts one there; where none is named none is needed",
     );
-    printer.error(text, hint.or(unwritable).or(away));
+    printer.error(text, hint.or(of_store).or(away));
 }
 
 /// An error with its causes. Some have their cause's words in their own: those are told once.
@@ -186,29 +191,6 @@ fn sentence(error: &anyhow::Error) -> String {
         text.push_str(&words);
     }
     text
-}
-
-/// What to do about a refusal, where it isn't plain.
-pub(crate) const fn hint(code: ErrorCode) -> Option<&'static str> {
-    match code {
-        ErrorCode::OwnedElsewhere => Some(
-            "`tapedeck attach` reads along; try again once the other process has ended, or share the \
-             data directory by `tapedeck serve`",
-        ),
-        ErrorCode::SessionBusy => {
-            Some("`tapedeck attach` follows the active run, `tapedeck runs cancel` ends it")
-        }
-        ErrorCode::CheckpointSuperseded => Some(
-            "`tapedeck sessions checkpoints` lists the active ones, with `--all` the others too",
-        ),
-        ErrorCode::Unauthorized => Some(
-            "`--token-file` names the file that holds a token; a remote has its own: `tapedeck remote add \
-             NAME URL --token-file FILE --replace`",
-        ),
-        ErrorCode::TokenNameTaken => Some("`tapedeck token list` shows the tokens"),
-        ErrorCode::NothingToResume => Some("`tapedeck run --goal …` starts a session"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

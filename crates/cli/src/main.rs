@@ -7,6 +7,7 @@ mod config;
 mod context;
 mod demo_agent;
 mod exit;
+mod hints;
 mod logs;
 mod mistake;
 mod output;

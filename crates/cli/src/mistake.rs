@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Error};
 
 use crate::args::Cli;
@@ -27,14 +27,30 @@ impl Mistake {
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         );
         (!has_page).then(|| Self {
-            text: sentence(&error.render().to_string()),
+            text: sentence(&error.render().to_string(), dashed(error, arguments)),
             hint: format!("`{} --help` shows what it takes", command(arguments)),
         })
     }
 }
 
+/// The flag and its value, where the parser took a value with a dash for a flag of its own.
+fn dashed<'a>(error: &Error, arguments: &'a [OsString]) -> Option<(&'a str, &'a str)> {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let is_flag = |text: &str| text.starts_with("--") && text.len() > 2 && !text.contains('=');
+    arguments.windows(2).find_map(|pair| {
+        let (flag, value) = (pair[0].to_str()?, pair[1].to_str()?);
+        let fits = error.kind() == ErrorKind::UnknownArgument
+            && is_flag(flag)
+            && !value.starts_with("--")
+            && value.starts_with(unknown.as_str());
+        fits.then_some((flag, value))
+    })
+}
+
 /// What stands before the usage in one line, with the parser's tips in brackets.
-fn sentence(rendered: &str) -> String {
+fn sentence(rendered: &str, dashed: Option<(&str, &str)>) -> String {
     let paragraphs = rendered.split("\n\n").take_while(|paragraph| {
         let has_begun = |word| paragraph.trim_start().starts_with(word);
         !has_begun("Usage:") && !has_begun("For more information")
@@ -43,11 +59,19 @@ fn sentence(rendered: &str) -> String {
         let words: Vec<_> = paragraph.split_whitespace().collect();
         let words = words.join(" ");
         match words.strip_prefix("tip: ") {
+            // Of no help where the value belongs to a flag.
+            Some(_) if dashed.is_some() => String::new(),
             Some(tip) => format!(" ({tip})"),
             None => words.strip_prefix("error: ").unwrap_or(&words).to_owned(),
         }
     });
-    paragraphs.collect()
+    let mut text: String = paragraphs.collect();
+    if let Some((flag, value)) = dashed {
+        text.push_str(&format!(
+            " (the value of a flag is written `{flag}={value}`)"
+        ));
+    }
+    text
 }
 
 /// The command that was meant, as far as it is one.
@@ -98,6 +122,22 @@ mod tests {
             assert!(!text.starts_with("error"), "{text}");
             assert_eq!(hint, format!("`{command} --help` shows what it takes"));
         }
+    }
+
+    #[test]
+    fn a_value_with_a_dash_is_told_how_to_be_written() {
+        for (line, says) in [
+            ("tapedeck run --goal -x", "`--goal=-x`"),
+            (
+                "tapedeck token create ci --role client --expires-in -3d",
+                "`--expires-in=-3d`",
+            ),
+        ] {
+            let Mistake { text, .. } = mistake(line).unwrap();
+            assert!(text.contains(says) && !text.contains("-- "), "{text}");
+        }
+        let Mistake { text, .. } = mistake("tapedeck runs list -3").unwrap();
+        assert!(!text.contains("flag is written"), "{text}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::commands::starting::NewSession;
 use crate::config;
 use crate::context::{Connection, Context};
 use crate::exit::{self, Exit, Failed};
+use crate::hints;
 
 /// Converse with an agent, prompt by prompt.
 ///
@@ -161,7 +162,7 @@ const fn hint(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::OwnedElsewhere => Some("`/attach` reads along"),
         ErrorCode::CheckpointSuperseded => Some("`/checkpoints` lists the active ones"),
         ErrorCode::NothingToResume => Some("a prompt begins the session's first run"),
-        other => app::hint(other),
+        other => hints::of_code(other),
     }
 }
 
