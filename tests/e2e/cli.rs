@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::api::{self, session_in, text};
 use crate::database;
 use crate::http::Request;
-use crate::server::{Place, Server, none_marked};
+use crate::server::{Place, Server, none_marked, processes_marked};
 use crate::terminal::{CTRL_C, Terminal};
 use crate::wait::eventually;
 
@@ -37,6 +37,17 @@ async fn the_demo_ends_well_and_leaves_nothing() {
     nothing_runs(&place).await;
     let left = std::fs::read_dir(place.path("home")).unwrap().count();
     assert_eq!(left, 0, "the demo writes nothing into the home directory");
+}
+
+#[tokio::test]
+async fn a_killed_demo_takes_its_processes_along() {
+    let place = Place::new();
+    let mut demo = place.start("demo", place.command(&["demo"]));
+    // The demo itself, its server, and an executor.
+    let started = async || (processes_marked(&place.mark()).len() >= 3).then_some(());
+    eventually("the demo's processes run", Duration::from_secs(30), started).await;
+    demo.kill().await;
+    nothing_runs(&place).await;
 }
 
 #[tokio::test]

@@ -108,7 +108,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 async fn dispatch(command: Command, context: Context) -> anyhow::Result<Exit> {
     match command {
         Command::Demo(args) => Box::pin(commands::demo::run(args, context)).await,
-        Command::Serve(_) => Box::pin(commands::serve::run(context)).await,
+        Command::Serve(args) => Box::pin(commands::serve::run(args, context)).await,
         Command::Executor(args) => Box::pin(commands::executor::run(args, context)).await,
         Command::Run(args) => Box::pin(commands::run::run(args, context)).await,
         Command::Resume(args) => Box::pin(commands::resume::run(args, context)).await,

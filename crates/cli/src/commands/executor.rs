@@ -11,7 +11,7 @@ use tapedeck_executor::{Backends, Executor, GitOptions, Options, Shutdown};
 use tapedeck_protocol::executor::ClaimResponse;
 
 use crate::commands::agents::{Agent, AgentArgs};
-use crate::commands::signals::Signals;
+use crate::commands::signals::{Signals, Tether};
 use crate::commands::workspaces::{self, Below};
 use crate::config::{self, Given, Settings};
 use crate::context::Context;
@@ -65,6 +65,8 @@ pub(crate) struct Args {
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     agent: AgentArgs,
+    #[command(flatten)]
+    tether: Tether,
 }
 
 impl Args {
@@ -136,7 +138,7 @@ pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
              directory with `tapedeck serve`",
         ));
     };
-    let mut signals = Signals::listen()?;
+    let mut signals = Signals::listen_at(args.tether)?;
     let id = config
         .executor
         .id

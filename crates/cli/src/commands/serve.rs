@@ -16,7 +16,7 @@ use tapedeck_server::{BearerToken, HostPolicy, Limits, ServerState, TokenPolicy}
 use tokio::net::TcpListener;
 
 use crate::commands::doctor;
-use crate::commands::signals::Signals;
+use crate::commands::signals::{Signals, Tether};
 use crate::config::{self, Config, Given, HintFate};
 use crate::context::{Context, Database, Need, ServerFile, own_token, unneeded};
 use crate::exit::{Exit, Failed};
@@ -46,6 +46,8 @@ pub(crate) struct Args {
     /// Write the base URL into this file once the server answers [env: `TAPEDECK_READY_FILE`]
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
+    #[command(flatten)]
+    tether: Tether,
 }
 
 impl Args {
@@ -62,7 +64,7 @@ impl Args {
 }
 
 /// Serves until a signal comes.
-pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: Args, context: Context) -> anyhow::Result<Exit> {
     let config = &context.config;
     config.without_named_server("this is a server, on `--listen`")?;
     let ready_file = config.serve.ready_file.as_deref();
@@ -83,7 +85,8 @@ pub(crate) async fn run(context: Context) -> anyhow::Result<Exit> {
         ready_file,
         is_background: false,
     };
-    serve(&context, listener, terms).await
+    let signals = Signals::listen_at(args.tether)?;
+    serve(&context, listener, terms, signals).await
 }
 
 /// Serves on this machine, with a token of its own, until nobody needs that any more.
@@ -106,7 +109,7 @@ pub(crate) async fn run_in_background(context: Context) -> anyhow::Result<Exit> 
         ready_file: None,
         is_background: true,
     };
-    serve(&context, listener, terms).await
+    serve(&context, listener, terms, Signals::listen()?).await
 }
 
 /// How a server is started.
@@ -117,9 +120,13 @@ struct Terms {
     is_background: bool,
 }
 
-async fn serve(context: &Context, listener: TcpListener, terms: Terms) -> anyhow::Result<Exit> {
+async fn serve(
+    context: &Context,
+    listener: TcpListener,
+    terms: Terms,
+    mut signals: Signals,
+) -> anyhow::Result<Exit> {
     let config = &context.config;
-    let mut signals = Signals::listen()?;
     let address = listener.local_addr()?;
     let (url, is_local) = (base_url(address), address.ip().to_canonical().is_loopback());
     let database = Database::open(config).await?;

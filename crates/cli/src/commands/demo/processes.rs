@@ -1,5 +1,5 @@
 //! The demo's processes: a server and executors of this very binary, each in a group of its own, so
-//! that Ctrl-C reaches them through us alone. It must leave none behind.
+//! that Ctrl-C reaches them through us alone. It must leave none behind, even if it is killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,8 @@ impl Stage {
         command
             .args(["--config", "/dev/null"])
             .args(arguments)
-            .stdin(Stdio::null())
+            .arg("--until-stdin-ends")
+            .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
