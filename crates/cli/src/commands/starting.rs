@@ -1,7 +1,7 @@
 //! How a session begins: where it works, who answers for it, and the executor that serves it where
 //! no server has executors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Map;
 use tapedeck_domain::session::{ApprovalPolicy, WorkspaceKind};
@@ -106,8 +106,8 @@ fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<Worksp
     let is_here =
         connection.local_dir().is_some() || is_on_this_machine(connection.client.base_url());
     let path = match &new.workspace {
-        Some(path) => Some(path.clone()),
-        None if is_here && !new.scratch => Some(PathBuf::from(".")),
+        Some(path) => Some(path.as_path()),
+        None if is_here && !new.scratch => Some(Path::new(".")),
         None => None,
     };
     let Some(path) = path else {
@@ -116,18 +116,7 @@ fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<Worksp
             fields: Map::new(),
         });
     };
-    // A path on another machine can't be looked at from here.
-    let path = if is_here {
-        let found = config::absolute(&path);
-        let found = found.map_err(|error| Failed::usage(format!("workspace {error:#}")))?;
-        if !found.is_dir() {
-            let text = format!("workspace `{}` is no directory", path.display());
-            return Err(Failed::usage(text));
-        }
-        found
-    } else {
-        path
-    };
+    let path = if is_here { here(path)? } else { there(path)? };
     let text = path
         .to_str()
         .ok_or_else(|| Failed::usage("the workspace's path is no text"))?;
@@ -135,4 +124,45 @@ fn workspace(new: &NewSession, connection: &Connection) -> anyhow::Result<Worksp
         kind: WorkspaceKind::LocalPath,
         fields: Map::from_iter([("path".to_owned(), text.into())]),
     })
+}
+
+/// A directory of this machine by its whole path.
+fn here(path: &Path) -> anyhow::Result<PathBuf> {
+    let found = config::absolute(path);
+    let found = found.map_err(|error| Failed::usage(format!("workspace {error:#}")))?;
+    if !found.is_dir() {
+        let text = format!("workspace `{}` is no directory", path.display());
+        return Err(Failed::usage(text));
+    }
+    Ok(found)
+}
+
+/// A path on another machine, which can't be looked at from here.
+fn there(path: &Path) -> anyhow::Result<PathBuf> {
+    if !path.is_absolute() {
+        return Err(Failed::usage(format!(
+            "workspace `{}` would lie on another machine: give its whole path there, or none for a \
+             scratch directory",
+            path.display()
+        )));
+    }
+    Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_path_on_another_machine_is_whole() {
+        assert_eq!(
+            there(Path::new("/srv/shop")).unwrap(),
+            Path::new("/srv/shop")
+        );
+        for relative in [".", "shop", "../shop", ""] {
+            let error = there(Path::new(relative)).unwrap_err();
+            assert_eq!(Exit::of_error(&error), Exit::Usage, "{relative}");
+        }
+    }
 }
