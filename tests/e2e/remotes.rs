@@ -239,7 +239,10 @@ async fn attach_follows_from_elsewhere_over_a_restart_and_answers_at_the_termina
     command.arg("--data-dir").arg(&elsewhere);
     let mut terminal = Terminal::start(command);
     terminal.shows("first words").await;
+    server.process.kill().await;
+    terminal.shows("the server is away").await;
     server.restart().await;
+    terminal.shows("the server is back").await;
     terminal.shows("[y]es").await;
     terminal.enters("what?").await;
     terminal.shows("[y]es").await;

@@ -112,6 +112,14 @@ impl<S: Source> Resuming<S> {
         }
     }
 
+    /// Since when there is no connection.
+    fn away_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting(_) | State::Connecting(_) => Some(self.disconnected_since),
+            State::Reading(_) | State::Ended => None,
+        }
+    }
+
     /// The next frame; `None` after the end. An error is the end as well.
     async fn next(&mut self) -> Option<Result<S::Frame, Error>> {
         loop {

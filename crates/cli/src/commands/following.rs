@@ -12,7 +12,7 @@ use serde_json::json;
 use tapedeck_client::{Client, Follow, Frame, Start, StreamOptions};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{RunId, SessionId};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 
 use self::scene::Scene;
 use crate::commands::keyboard::Muted;
@@ -23,6 +23,9 @@ use crate::output::Printer;
 
 /// How long a server may be away before we stop waiting for it.
 const GIVE_UP_AFTER: Duration = Duration::from_mins(2);
+
+/// After this long a person is told that the server is away.
+const AWAY: Duration = Duration::from_secs(2);
 
 /// What Ctrl-C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +122,8 @@ pub(crate) async fn follow(
     let mut cancel: Option<BoxFuture<'_, anyhow::Result<()>>> = None;
     let mut interrupts = 0;
     let mut waiting = Waiting::new(followed.run_id);
+    let mut looks = interval(AWAY);
+    let mut is_away = false;
     loop {
         let silent_at = scene.silent_at();
         tokio::select! {
@@ -141,6 +146,15 @@ pub(crate) async fn follow(
             } else {
                 "waiting for an executor"
             }),
+            _ = looks.tick() => {
+                let was_away = is_away;
+                is_away = frames.away_since().is_some_and(|since| since.elapsed() >= AWAY);
+                match (was_away, is_away) {
+                    (false, true) => scene.note("the server is away; trying again").await?,
+                    (true, false) => scene.note("the server is back").await?,
+                    (true, true) | (false, false) => {}
+                }
+            }
             answer = scene.answer() => {
                 scene.answered(answer?).await?;
                 if std::mem::take(&mut scene.is_cancel_wanted) {

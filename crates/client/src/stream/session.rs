@@ -6,6 +6,7 @@ use futures::Stream;
 use serde_json::{Map, Value};
 use tapedeck_domain::{LogId, SessionId};
 use tapedeck_protocol::stream::{END, EndReason, LIVE, OPEN, StreamEnd, StreamOpen};
+use tokio::time::Instant;
 
 use super::frame::{Follow, Frame, Start, StreamEvent, StreamOptions};
 use super::{Broken, Resuming, Source, Taken, parse};
@@ -77,6 +78,11 @@ impl Follower {
     /// The next frame; `None` after the end. An error is the end as well.
     pub async fn next(&mut self) -> Option<Result<Frame, Error>> {
         self.stream.next().await
+    }
+
+    /// Since when the server is away; none while a connection stands.
+    pub fn away_since(&self) -> Option<Instant> {
+        self.stream.away_since()
     }
 
     /// The number after which a new follower would go on.
