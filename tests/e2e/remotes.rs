@@ -349,6 +349,19 @@ async fn a_conversation_with_a_remote_outlives_its_restart() {
     terminal.enters("say third").await;
     terminal.shows("\nthird").await;
     terminal.shows("✓ completed").await;
+    // A question that is put away is answered later.
+    terminal.shows("tapedeck> ").await;
+    terminal.enters("ask shell {}; say fourth").await;
+    terminal.shows("[y]es").await;
+    terminal.types(CTRL_D).await;
+    terminal.shows("`/approve` or `/deny` answers it").await;
+    terminal.shows("tapedeck> ").await;
+    terminal.enters("/approve").await;
+    terminal.shows("tapedeck> ").await;
+    terminal.enters("/attach").await;
+    terminal.shows("\nfourth").await;
+    terminal.shows("✓ completed").await;
+    terminal.shows("tapedeck> ").await;
     terminal.types(CTRL_D).await;
     assert!(terminal.ends().await.success());
 }

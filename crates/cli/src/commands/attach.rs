@@ -72,5 +72,6 @@ pub(crate) async fn newest_run(
         after: run.admitted_seq.saturating_sub(1),
         on_interrupt: OnInterrupt::Leave,
         answers,
+        is_prompt_next: false,
     })
 }

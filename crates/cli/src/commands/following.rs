@@ -71,6 +71,8 @@ pub(crate) struct Followed {
     pub(crate) on_interrupt: OnInterrupt,
     /// Who answers questions.
     pub(crate) answers: Answers,
+    /// Whether a question that the person puts away can be answered behind this, which then is over.
+    pub(crate) is_prompt_next: bool,
 }
 
 /// How following ended.
@@ -157,6 +159,9 @@ pub(crate) async fn follow(
             }
             answer = scene.answer() => {
                 scene.answered(answer?).await?;
+                if scene.is_put_away && followed.is_prompt_next {
+                    return Ok(Ended::Left { is_terminated: false });
+                }
                 if std::mem::take(&mut scene.is_cancel_wanted) {
                     cancel = Some(cancel_run(client, followed.run_id).boxed());
                 }

@@ -60,6 +60,7 @@ async fn start_and_follow(
         after: accepted.session_seq.saturating_sub(1),
         on_interrupt: OnInterrupt::CancelRun,
         answers: answers(context, connection),
+        is_prompt_next: false,
     };
     follow_with(context, connection, executor, followed, signals).await
 }

@@ -47,6 +47,8 @@ pub(super) struct Scene<'a> {
     pub(super) ended: Option<Ended>,
     /// Whether the person has asked, at a question, for the run to be cancelled.
     pub(super) is_cancel_wanted: bool,
+    /// Whether the person wants to be asked no more.
+    pub(super) is_put_away: bool,
 }
 
 impl<'a> Scene<'a> {
@@ -65,6 +67,7 @@ impl<'a> Scene<'a> {
             last_event: Instant::now(),
             ended: None,
             is_cancel_wanted: false,
+            is_put_away: false,
         }
     }
 
@@ -254,7 +257,15 @@ impl<'a> Scene<'a> {
             return self.ask().await;
         }
         self.followed.answers = Answers::Elsewhere;
+        self.is_put_away = true;
         match self.open.front() {
+            Some(Question {
+                asks: Asks::Tool { .. },
+                ..
+            }) if self.followed.is_prompt_next => {
+                let text = "the question stays open: `/approve` or `/deny` answers it";
+                Ok(self.printer.note(text)?)
+            }
             Some(question) => self.elsewhere(question),
             None => Ok(()),
         }

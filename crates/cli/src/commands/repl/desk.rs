@@ -264,11 +264,13 @@ impl<'a> Desk<'a> {
             after: accepted.session_seq.saturating_sub(told),
             on_interrupt: OnInterrupt::CancelRun,
             answers: self.answers(),
+            is_prompt_next: false,
         })
         .await
     }
 
-    async fn follow(&mut self, followed: Followed) -> anyhow::Result<()> {
+    async fn follow(&mut self, mut followed: Followed) -> anyhow::Result<()> {
+        followed.is_prompt_next = true;
         let executor = &mut self.executor;
         let failed = async {
             match executor {
