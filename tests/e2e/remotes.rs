@@ -130,10 +130,16 @@ async fn a_token_is_taken_from_stdin_and_asked_for_at_a_terminal_unseen() {
     let output = within("remote add", LIMIT, command.output()).await.unwrap();
     Output::of("remote add", &output).exits(0);
     assert!(stored().contains("another-token") && !stored().contains(TOKEN));
-    // Nothing on stdin is no token.
+    // Nothing on stdin is no token, and neither are two lines.
     run(&place, &[&add[..], &["--replace"]].concat())
         .await
         .exits(2);
+    std::fs::write(&input, "one-token\ntwo-token\n").unwrap();
+    let mut command = place.command(&[&add[..], &["--replace"]].concat());
+    command.stdin(std::fs::File::open(&input).unwrap());
+    let output = within("remote add", LIMIT, command.output()).await.unwrap();
+    Output::of("remote add", &output).exits(2);
+    assert!(stored().contains("another-token"));
 }
 
 #[tokio::test]

@@ -484,9 +484,14 @@ async fn a_script_is_read_line_by_line() {
         "{out}"
     );
     assert!(err.contains("no checkpoint is called `nowhere`"), "{err}");
-    let (code, _, err) = scripted(command(&["--last"]), b"say \xff\n").await;
+    let script = b"say first\nsay \xff\nsay last\n";
+    let (code, out, err) = scripted(command(&["--last"]), script).await;
     assert_eq!(code, Some(2), "{err}");
-    assert!(err.contains("invalid utf-8"), "{err}");
+    assert!(err.contains("no UTF-8 text"), "{err}");
+    assert!(
+        out.contains("\nfirst\n") && out.contains("\nlast\n"),
+        "{out}"
+    );
     let (code, ..) = scripted(command(&["--last", "--scratch"]), "").await;
     assert_eq!(code, Some(2));
 }

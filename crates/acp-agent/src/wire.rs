@@ -153,6 +153,10 @@ fn next_line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
         bytes.truncate(QUOTED_BYTES);
         // Whatever it began as, it is no JSON now.
         bytes.extend_from_slice("…".as_bytes());
+        if is_too_long {
+            let why = format!(" (a line may have {LINE_BYTES} bytes, and this one has more)");
+            bytes.extend_from_slice(why.as_bytes());
+        }
     }
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
@@ -177,6 +181,7 @@ mod tests {
         let mut input = io::BufReader::new(io::Read::chain(long, &b"\n{}\n"[..]));
         let quoted = next_line(&mut input).unwrap().unwrap();
         assert!(quoted.len() < 2 * QUOTED_BYTES);
+        assert!(quoted.contains("has more"), "{quoted}");
         assert!(serde_json::from_str::<IgnoredAny>(&quoted).is_err());
         assert_eq!(next_line(&mut input).unwrap().as_deref(), Some("{}"));
         assert_eq!(next_line(&mut input).unwrap(), None);

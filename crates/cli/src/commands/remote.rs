@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 use tapedeck_client::Secret;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::AsyncReadExt as _;
 
 use crate::commands::keyboard::{Keyboard, Muted};
 use crate::commands::signals::Signals;
@@ -15,6 +15,9 @@ use crate::context::Context;
 use crate::exit::{Exit, Failed};
 use crate::output::Printer;
 use crate::remotes::{Remote, RemotesFile, address, is_on_this_machine};
+
+/// What stdin gives of it is longer than any token.
+const MOST_TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Servers by name.
 #[derive(Debug, Subcommand)]
@@ -102,10 +105,11 @@ async fn token_from_stdin(printer: Printer) -> anyhow::Result<Secret> {
     let line = if std::io::stdin().is_terminal() {
         asked_for(printer).await?
     } else {
-        let mut line = String::new();
-        let mut stdin = BufReader::new(tokio::io::stdin());
-        stdin.read_line(&mut line).await?;
-        line
+        // All of it: of two lines neither is sure to be the token.
+        let mut text = String::new();
+        let mut stdin = tokio::io::stdin().take(MOST_TOKEN_BYTES);
+        stdin.read_to_string(&mut text).await?;
+        text
     };
     Secret::token(&line).context("stdin")
 }

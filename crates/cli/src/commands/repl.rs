@@ -115,6 +115,11 @@ async fn listen(desk: &mut Desk<'_>, input: &mut Input) -> anyhow::Result<Exit> 
                 desk.note("Ctrl-D or `/quit` ends")?;
                 continue;
             }
+            Typed::Unreadable => {
+                // Stray bytes are no reason to end.
+                desk.told(Err(Failed::usage("that was no UTF-8 text and is dropped")))?;
+                continue;
+            }
             Typed::Ended => return Ok(ended(desk, input)),
         };
         let done = match slash::read(&text) {

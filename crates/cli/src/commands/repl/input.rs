@@ -35,6 +35,8 @@ const PASTE_AS_TYPED: &str = "\u{1b}[?2004l";
 pub(super) enum Typed {
     /// A line, or several that belong together.
     Text(String),
+    /// What is no UTF-8 text, and is dropped.
+    Unreadable,
     /// Ctrl-C.
     Interrupted,
     /// Ctrl-D, or the end of the file.
@@ -51,7 +53,7 @@ pub(super) enum Input {
 
 /// Lines of a file or a pipe.
 pub(super) struct Script {
-    lines: tokio::io::Lines<BufReader<Stdin>>,
+    lines: tokio::io::Split<BufReader<Stdin>>,
     /// What goes on in the next line.
     unfinished: String,
 }
@@ -63,7 +65,7 @@ impl Input {
             return Editor::start(printer, history).map(Self::Editor);
         }
         Ok(Self::Script(Script {
-            lines: BufReader::new(tokio::io::stdin()).lines(),
+            lines: BufReader::new(tokio::io::stdin()).split(b'\n'),
             unfinished: String::new(),
         }))
     }
@@ -87,11 +89,15 @@ impl Script {
         let text = &mut self.unfinished;
         while let Some(line) = self
             .lines
-            .next_line()
+            .next_segment()
             .await
             .context("stdin can't be read")?
         {
-            text.push_str(&line);
+            let Ok(line) = str::from_utf8(&line) else {
+                text.clear();
+                return Ok(Typed::Unreadable);
+            };
+            text.push_str(line.strip_suffix('\r').unwrap_or(line));
             if !slash::is_unfinished(text) {
                 return Ok(Typed::Text(slash::joined(&std::mem::take(text))));
             }
@@ -134,30 +140,26 @@ impl Editor {
     }
 
     async fn next(&mut self) -> anyhow::Result<Typed> {
-        loop {
-            let waiting = match &mut self.waiting {
-                Some(waiting) => waiting,
-                none => {
-                    let (reply, waiting) = oneshot::channel();
-                    self.wanted.send(reply)?;
-                    none.insert(waiting)
-                }
-            };
-            let read = waiting.await.context("the editor has ended")?;
-            self.waiting = None;
-            return match read {
-                Ok(text) => Ok(Typed::Text(slash::joined(&text))),
-                Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
-                    Ok(Typed::Interrupted)
-                }
-                Err(ReadlineError::Eof) => Ok(Typed::Ended),
-                // A stray byte of a person's is no reason to end.
-                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                    self.printer.note("that was no UTF-8 text and is dropped")?;
-                    continue;
-                }
-                Err(error) => Err(error).context("the terminal can't be read"),
-            };
+        let waiting = match &mut self.waiting {
+            Some(waiting) => waiting,
+            none => {
+                let (reply, waiting) = oneshot::channel();
+                self.wanted.send(reply)?;
+                none.insert(waiting)
+            }
+        };
+        let read = waiting.await.context("the editor has ended")?;
+        self.waiting = None;
+        match read {
+            Ok(text) => Ok(Typed::Text(slash::joined(&text))),
+            Err(ReadlineError::Interrupted | ReadlineError::Signal(Signal::Interrupt)) => {
+                Ok(Typed::Interrupted)
+            }
+            Err(ReadlineError::Eof) => Ok(Typed::Ended),
+            Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                Ok(Typed::Unreadable)
+            }
+            Err(error) => Err(error).context("the terminal can't be read"),
         }
     }
 }
