@@ -3,6 +3,7 @@
 //! never act on a value.
 
 mod database;
+mod files;
 mod layers;
 mod paths;
 mod sections;
@@ -11,15 +12,15 @@ mod token_file;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use figment::Figment;
-use figment::providers::{Format as _, Serialized, Toml};
+use figment::providers::Serialized;
 use figment::value::Value;
 use tapedeck_client::Secret;
 use tapedeck_domain::Timing;
 
 use crate::exit::Failed;
 pub(crate) use database::DatabaseUrl;
+pub(crate) use files::{mistake, with_file};
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
 pub(crate) use sections::{Durability, HintFate, LogFormat, Settings, usual_file};
@@ -76,27 +77,18 @@ impl Config {
             .map(|(_, value)| PathBuf::from(value));
         let given = layers::of_environment(environment)?;
         let mut figment = Figment::from(Serialized::defaults(Settings::defaults()?));
-        if let Some(file) = file.map(Path::to_path_buf).or(named) {
-            let file = expand(&file)?;
+        let file = match file.map(Path::to_path_buf).or(named) {
             // A file that was asked for by name must be there.
-            let text = std::fs::read_to_string(&file)
-                .with_context(|| format!("the configuration `{}`", file.display()))?;
-            figment = if text.is_empty() {
-                figment
-            } else {
-                readable(&file, &text)?;
-                figment.merge(Toml::file_exact(file))
-            };
-        } else if let Some(file) = usual_file("config.toml") {
-            if let Ok(text) = std::fs::read_to_string(&file) {
-                readable(&file, &text)?;
-            }
-            figment = figment.merge(Toml::file_exact(file));
+            Some(file) => Some(expand(&file)?),
+            None => usual_file("config.toml"),
+        };
+        if let Some(file) = file {
+            figment = with_file(figment, "the configuration", &file)?;
         }
         for given in given.into_iter().chain(flags) {
             figment = figment.merge(given);
         }
-        let settings: Settings = figment.extract()?;
+        let settings: Settings = figment.extract().map_err(|error| mistake(&error))?;
         settings.check()?;
         Self { settings, figment }
             .without_rival("database", "data_dir", ONE_DATABASE)?
@@ -124,7 +116,7 @@ impl Config {
         if ours < theirs {
             let source = self.source(rival);
             self.figment = self.figment.merge(Given::nothing(source, key));
-            self.settings = self.figment.extract()?;
+            self.settings = self.figment.extract().map_err(|error| mistake(&error))?;
         }
         Ok(self)
     }
@@ -239,20 +231,6 @@ impl Config {
         };
         read_token(&expand(file)?).map(Some)
     }
-}
-
-/// Refuses what is no TOML, in one line and without what stands around the fault.
-fn readable(file: &Path, text: &str) -> anyhow::Result<()> {
-    let Err(error) = toml::from_str::<toml::Table>(text) else {
-        return Ok(());
-    };
-    let before = error.span().and_then(|span| text.get(..span.start));
-    let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-    let why = error.message().lines().next().unwrap_or_default();
-    Err(Failed::usage(format!(
-        "the configuration `{}`, line {line}: {why}",
-        file.display()
-    )))
 }
 
 /// Our variables in the environment.

@@ -183,7 +183,7 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             ExecutorError::State { .. } | ExecutorError::Thread(_) => Exit::Internal,
         });
     }
-    if cause.is::<figment::Error>() || cause.is::<NoToken>() {
+    if cause.is::<NoToken>() {
         return Some(Exit::Usage);
     }
     let error = cause.downcast_ref::<io::Error>()?;

@@ -130,9 +130,10 @@ impl Profiles {
     pub(crate) fn load(settings: &Settings) -> anyhow::Result<Self> {
         let mut figment = Figment::from(Toml::string(BUILT_IN));
         if let Some(file) = user_file(settings)? {
-            figment = figment.merge(Toml::file_exact(file));
+            figment = config::with_file(figment, "the agents' file", &file)?;
         }
-        let mut profiles: BTreeMap<String, Profile> = figment.extract()?;
+        let mut profiles: BTreeMap<String, Profile> =
+            figment.extract().map_err(|error| config::mistake(&error))?;
         for (name, profile) in &mut profiles {
             profile.check(name)?;
             if profile.title.is_empty() {

@@ -218,6 +218,43 @@ fn a_file_that_is_no_toml_is_told_in_a_line() {
 }
 
 #[test]
+fn what_is_wrong_in_a_file_is_told_in_a_line_as_it_was_written() {
+    for (text, says) in [
+        ("bogus = 1", "`bogus` is no setting; there are `server`, "),
+        ("[executor]\nbogus = 1", "`executor.bogus` is no setting"),
+        ("[executor]\nmax_runs = \"x\"", "`executor.max_runs`: "),
+        (
+            "[log]\nformat = \"xml\"",
+            "`log.format` can't be `xml`; it can be `text`, `json`",
+        ),
+        ("\u{1}", "line 1"),
+    ] {
+        let file = file(text);
+        let error = Config::layered(Some(file.path()), &[], Vec::new()).unwrap_err();
+        let told = format!("{error:#}");
+        assert!(told.contains(says), "{told}");
+        assert!(told.contains(&file.path().display().to_string()), "{told}");
+        assert!(!told.contains('\n') && !told.contains("default."), "{told}");
+        assert_eq!(Exit::of_error(&error), Exit::Usage, "{told}");
+    }
+    let latin = file("");
+    std::fs::write(latin.path(), b"# caf\xe9\n").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for path in [latin.path(), dir.path()] {
+        let error = Config::layered(Some(path), &[], Vec::new()).unwrap_err();
+        assert!(!format!("{error:#}").contains('\n'), "{error:#}");
+        assert_eq!(Exit::of_error(&error), Exit::Usage, "{error:#}");
+    }
+    let variables = variables(&[("TAPEDECK_LOG_FORMAT", "xml")]);
+    let error = Config::layered(None, &variables, Vec::new()).unwrap_err();
+    let told = format!("{error:#}");
+    assert!(
+        told.contains("`TAPEDECK_LOG_FORMAT`: `log.format` can't be `xml`"),
+        "{told}"
+    );
+}
+
+#[test]
 fn the_password_of_a_database_is_not_shown() {
     let named = variables(&[("TAPEDECK_DATABASE", DATABASE)]);
     let config = Config::layered(Some(file("").path()), &named, Vec::new()).unwrap();
