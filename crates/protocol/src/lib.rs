@@ -3,6 +3,7 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+pub mod bounds;
 pub mod changes;
 pub mod checkpoint;
 pub mod display;

@@ -79,25 +79,28 @@ pub struct ExecutorTargetRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct IsolationBody {
     /// Free text for the executor to read, at most 100 characters.
-    #[schema(required)]
     pub kind: Option<String>,
 }
+
+/// The least and the most of each constraint.
+pub(crate) const CONSTRAINTS: [(&str, u32, u32); 4] = [
+    ("max_attempts", 1, 100),
+    ("max_run_seconds", 1, 7 * 86_400),
+    ("idle_timeout_seconds", 1, 86_400),
+    ("affinity_seconds", 0, 86_400),
+];
 
 /// Bounds of a run. What is null is the server's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstraintsBody {
     /// Attempts before an expired claim interrupts the run, 1 to 100; 1 by default.
-    #[schema(required)]
     pub max_attempts: Option<u32>,
     /// Longest run, in seconds, at most a week.
-    #[schema(required)]
     pub max_run_seconds: Option<u32>,
     /// Longest silence of the agent, in seconds, at most a day.
-    #[schema(required)]
     pub idle_timeout_seconds: Option<u32>,
     /// How long a run waits for the executor that served the session before, in seconds.
-    #[schema(required)]
     pub affinity_seconds: Option<u32>,
 }
 
@@ -121,23 +124,15 @@ impl RunTargetRequest {
             faults.text(&format!("{path}.isolation.kind"), kind, ISOLATION_CHARS);
         }
         let constraints = self.constraints.unwrap_or_default();
-        let mut bounded = |field: &str, value, least, most| {
-            faults.range(&format!("{path}.constraints.{field}"), value, least..=most);
-        };
-        bounded("max_attempts", constraints.max_attempts, 1, 100);
-        bounded(
-            "max_run_seconds",
+        let values = [
+            constraints.max_attempts,
             constraints.max_run_seconds,
-            1,
-            7 * 86_400,
-        );
-        bounded(
-            "idle_timeout_seconds",
             constraints.idle_timeout_seconds,
-            1,
-            86_400,
-        );
-        bounded("affinity_seconds", constraints.affinity_seconds, 0, 86_400);
+            constraints.affinity_seconds,
+        ];
+        for ((field, least, most), value) in CONSTRAINTS.into_iter().zip(values) {
+            faults.range(&format!("{path}.constraints.{field}"), value, least..=most);
+        }
         let annotations = self.annotations.unwrap_or_default();
         faults.object(&format!("{path}.annotations"), &annotations);
         faults.finish(RunTarget {

@@ -2,6 +2,7 @@
 //! part of the binary and need no network.
 
 mod refusals;
+mod requests;
 
 use std::sync::Arc;
 
@@ -73,6 +74,7 @@ pub fn document() -> String {
 fn text(mut document: OpenApi) -> String {
     describe(&mut document);
     allow_overlaps(&mut document);
+    requests::narrow(&mut document);
     refusals::add(&mut document);
     add_examples(&mut document);
     // The document is made of texts and maps, which always serialise.

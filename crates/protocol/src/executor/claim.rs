@@ -21,7 +21,7 @@ use crate::schema;
 use crate::session::AgentSettings;
 
 /// Runs one executor takes at once, at most.
-const MAX_RUNS: u32 = 1_000;
+pub(crate) const MAX_RUNS: u32 = 1_000;
 
 /// Body of `POST /executor/runs/claim`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]

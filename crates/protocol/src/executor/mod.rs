@@ -12,6 +12,7 @@ mod upload;
 
 pub use artifacts::{ArtifactUpload, ArtifactsRequest, ArtifactsResponse, SavedArtifact, content};
 pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, QuestionResponse};
+pub(crate) use claim::MAX_RUNS;
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
 pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};

@@ -4,6 +4,7 @@
 mod request;
 mod response;
 
+pub(crate) use request::MAX_STEPS;
 pub(crate) use request::check_command_id;
 pub use request::{
     Change, CreateSessionRequest, DeleteSessionQuery, SettingsChange, UpdateSessionRequest,

@@ -13,7 +13,7 @@ use crate::run_target::{RunTargetRequest, check_path};
 use crate::schema;
 
 /// Steps of one run, at most.
-const MAX_STEPS: u32 = 1_000_000;
+pub(crate) const MAX_STEPS: u32 = 1_000_000;
 /// A URL, in characters.
 const URL_CHARS: usize = 2_048;
 

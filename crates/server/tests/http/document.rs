@@ -5,6 +5,8 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
+const RUN: &str = "018f0000-0000-7000-8000-000000000001";
+
 fn api() -> Api {
     Api::over(Away::store())
 }
@@ -74,6 +76,45 @@ async fn a_value_that_fits_several_shapes_is_valid() {
     for pages in ["EventsResponse", "FeedResponse"] {
         let shapes = &document["components"]["schemas"][pages]["anyOf"];
         assert_eq!(shapes.as_array().map(Vec::len), Some(2), "{pages}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_as_narrow_as_they_are_checked() {
+    let document = api().get("/openapi.json").send().await.json;
+    let schemas = &document["components"]["schemas"];
+    for (schema, field, least, most) in tapedeck_protocol::bounds::of_requests() {
+        let field = &schemas[schema]["properties"][field];
+        assert_eq!(field["minimum"], json!(least), "{schema} {field}");
+        assert_eq!(field["maximum"], json!(most), "{schema} {field}");
+    }
+    for (path, most) in [
+        ("/sessions", 200),
+        ("/events", 500),
+        ("/runs/{run_id}/events", 500),
+    ] {
+        let parameters = document["paths"][path]["get"]["parameters"]
+            .as_array()
+            .unwrap();
+        let limit = parameters.iter().find(|it| it["name"] == "limit").unwrap();
+        assert_eq!(limit["schema"]["minimum"], 1, "{path}");
+        assert_eq!(limit["schema"]["maximum"], most, "{path}");
+        let beyond = format!("{}?limit={}", path.replace("{run_id}", RUN), most + 1);
+        assert_eq!(
+            api().get(&beyond).send().await.status,
+            StatusCode::BAD_REQUEST
+        );
+    }
+    for (name, schema) in schemas.as_object().unwrap() {
+        for field in schema["required"].as_array().into_iter().flatten() {
+            let field = field.as_str().unwrap();
+            let text = schema["properties"][field].to_string();
+            let is_nullable = text.contains("\"null\"") || text.contains("null,");
+            assert!(
+                !name.ends_with("Request") || !is_nullable,
+                "{name}.{field}: {text}"
+            );
+        }
     }
 }
 
