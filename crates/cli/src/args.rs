@@ -9,12 +9,18 @@ use crate::commands;
 use crate::config::{Given, LogFormat};
 use crate::exit;
 
+const EXAMPLES: &str = "\
+Examples:
+  tapedeck demo
+  tapedeck run --agent demo --goal 'say hello'
+  tapedeck repl --agent opencode";
+
 /// Durable sessions for coding agents: start one, close the laptop, go on from anywhere.
 #[derive(Debug, Parser)]
 #[command(
     name = "tapedeck",
     version,
-    after_help = exit::TABLE,
+    after_help = format!("{EXAMPLES}\n\n{}", exit::TABLE),
     subcommand_required = true,
     arg_required_else_help = true
 )]
@@ -104,33 +110,79 @@ pub(crate) enum Command {
     /// when the editor is closed; when the editor loads the session again, it sees the rest.
     Acp(commands::acp::Args),
     /// Sessions and their logs
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck sessions list
+  tapedeck sessions events SESSION --follow
+  tapedeck sessions export SESSION > session.md"
+    )]
     Sessions(commands::sessions::Command),
     Events(commands::events::Args),
     /// Single runs
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck runs list SESSION
+  tapedeck runs cancel RUN"
+    )]
     Runs(commands::runs::Command),
     /// Questions that wait for an answer
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck approvals list
+  tapedeck approvals approve QUESTION --scope session
+  tapedeck approvals rules list"
+    )]
     Approvals(commands::approvals::Command),
     /// Executors that the server knows
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck executors list
+  tapedeck executors drain laptop --wait"
+    )]
     Executors(commands::executors::Command),
     /// What callers of a server prove who they are with
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck token create ci --role client --expires-in 30d
+  tapedeck token list"
+    )]
     Token(commands::token::Command),
     /// Servers by name
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck remote add home https://tapedeck.example.com --token-file token
+  tapedeck --remote home sessions list"
+    )]
     Remote(commands::remote::Command),
     /// Agents that can be attached
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck agents list
+  tapedeck agents check opencode"
+    )]
     Agents(commands::agents::Command),
     Doctor(commands::doctor::Args),
     /// Copies of the whole database
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck storage backup copy.db
+  tapedeck storage check"
+    )]
     Storage(commands::storage::Command),
     /// The configuration
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck config show"
+    )]
     Config(commands::config::Command),
     DemoAgent(commands::demo_agent::Args),
     Completions(commands::completions::Args),

@@ -92,7 +92,13 @@ pub(crate) enum Command {
         question: InteractionId,
     },
     /// Standing answers to tools that want to run
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  tapedeck approvals rules list
+  tapedeck approvals rules add shell --match 'command=git *' --decision allow
+  tapedeck approvals rules revoke RULE"
+    )]
     Rules(rules::Command),
     /// Say no
     #[command(after_help = "Examples:

@@ -61,6 +61,6 @@ fn page(man: &Man) -> io::Result<Vec<u8>> {
     man.render(&mut page)?;
     let page = String::from_utf8_lossy(&page);
     let page = page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n");
-    let page = page.replace(".SH EXTRA\nExit codes:\n", ".SH \"EXIT STATUS\"\n");
+    let page = page.replace("\nExit codes:\n", "\n.SH \"EXIT STATUS\"\n");
     Ok(page.into_bytes())
 }

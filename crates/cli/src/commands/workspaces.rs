@@ -19,6 +19,9 @@ use crate::output::Printer;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Below {
     /// Git worktrees of sessions on this machine
+    #[command(after_help = "Examples:
+  tapedeck executor workspaces list
+  tapedeck executor workspaces prune")]
     Workspaces(Args),
 }
 
