@@ -20,6 +20,7 @@ on_both_stores! {
     a_bad_cursor_is_refused_before_the_first_frame,
     a_lost_claim_is_told_of_its_loss_on_every_call,
     one_key_is_one_run_however_often_the_connection_breaks,
+    a_key_whose_session_was_deleted_finds_nothing_and_makes_nothing,
     a_run_handed_to_a_poll_that_left_is_claimable_again,
     an_end_reported_at_the_last_moment_stays_or_is_refused,
     an_event_that_cannot_be_stored_is_refused_and_its_run_goes_on,
@@ -419,6 +420,24 @@ async fn one_key_is_one_run_however_often_the_connection_breaks(place: Arc<Place
 }
 
 /// A poll whose answer nobody takes hands its run on (fault 15).
+async fn a_key_whose_session_was_deleted_finds_nothing_and_makes_nothing(place: Arc<Place>) {
+    let server = Server::start(&place).await;
+    let create = Request::post("/sessions", &json!({"title": "once"}));
+    let create = create.header("idempotency-key", "key-1");
+    let session = text(&create.send(server.address).await.ok(), "session_id");
+    Request::new("DELETE", format!("/sessions/{session}"))
+        .send(server.address)
+        .await
+        .ok();
+    let (status, code) = create.send(server.address).await.problem();
+    assert_eq!((status, code.as_str()), (404, "session_not_found"));
+    let document = server.get("/openapi.json").await.ok();
+    let told = &document["paths"]["/sessions"]["post"]["responses"]["404"];
+    assert!(told.is_object(), "{told}");
+    let list = server.get("/sessions").await.ok();
+    assert_eq!(list["sessions"], json!([]));
+}
+
 async fn a_run_handed_to_a_poll_that_left_is_claimable_again(place: Arc<Place>) {
     let server = Server::scaled(&place, 0.1).await;
     let address = server.address;

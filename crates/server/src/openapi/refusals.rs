@@ -152,7 +152,9 @@ impl<'a> Shape<'a> {
                 self.is_stream
             }
             ErrorCode::SessionNotFound => {
-                self.names("session_id") || self.is("post", "/approval-rules")
+                // What a request made that is sent again may have been deleted since.
+                let of_a_body = self.is("post", "/approval-rules") || self.is("post", "/sessions");
+                self.names("session_id") || of_a_body
             }
             ErrorCode::RunNotFound => self.names("run_id"),
             ErrorCode::InteractionNotFound => self.names("interaction_id") || self.names("approve"),
