@@ -67,9 +67,7 @@ fn sentence(rendered: &str, dashed: Option<(&str, &str)>) -> String {
     });
     let mut text: String = paragraphs.collect();
     if let Some((flag, value)) = dashed {
-        text.push_str(&format!(
-            " (the value of a flag is written `{flag}={value}`)"
-        ));
+        text.extend([" (the value of a flag is written `", flag, "=", value, "`)"]);
     }
     text
 }

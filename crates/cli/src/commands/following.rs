@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde_json::json;
-use tapedeck_client::{Client, Follow, Frame, Start, StreamOptions};
+use tapedeck_client::{Client, Follow, Follower, Frame, Start, StreamOptions};
 use tapedeck_domain::run::RunStatus;
 use tapedeck_domain::{RunId, SessionId};
 use tokio::time::{Instant, interval, sleep_until};
 
-use self::scene::Scene;
+use self::scene::{Scene, Wanted};
 use crate::commands::keyboard::Muted;
 use crate::commands::signals::{Asked, Signals};
 use crate::commands::waiting::Waiting;
@@ -109,23 +109,14 @@ pub(crate) async fn follow(
     followed: Followed,
     signals: &mut Signals,
 ) -> anyhow::Result<Ended> {
-    let stream = StreamOptions {
-        give_up_after: Some(GIVE_UP_AFTER),
-        ..StreamOptions::default()
-    };
-    let selection = Follow {
-        start: Start::After(followed.after),
-        run_id: Some(followed.run_id),
-        kinds: Vec::new(),
-    };
-    let mut frames = client.follow(followed.session_id, selection, stream);
+    let mut frames = frames_of(client, followed);
     let _muted = Muted::keys();
     let mut scene = Scene::new(client, printer, followed);
     let mut cancel: Option<BoxFuture<'_, anyhow::Result<()>>> = None;
     let mut interrupts = 0;
     let mut waiting = Waiting::new(followed.run_id);
     let mut looks = interval(AWAY);
-    let mut is_away = false;
+    let mut presence = Presence::default();
     loop {
         let silent_at = scene.silent_at();
         tokio::select! {
@@ -149,21 +140,20 @@ pub(crate) async fn follow(
                 "waiting for an executor"
             }),
             _ = looks.tick() => {
-                let was_away = is_away;
-                is_away = frames.away_since().is_some_and(|since| since.elapsed() >= AWAY);
-                match (was_away, is_away) {
-                    (false, true) => scene.note("the server is away; trying again").await?,
-                    (true, false) => scene.note("the server is back").await?,
-                    (true, true) | (false, false) => {}
+                if let Some(news) = presence.news(frames.away_since()) {
+                    scene.note(news).await?;
                 }
             }
             answer = scene.answer() => {
                 scene.answered(answer?).await?;
-                if scene.is_put_away && followed.is_prompt_next {
-                    return Ok(Ended::Left { is_terminated: false });
-                }
-                if std::mem::take(&mut scene.is_cancel_wanted) {
-                    cancel = Some(cancel_run(client, followed.run_id).boxed());
+                match scene.wanted.take() {
+                    Some(Wanted::Cancel) => {
+                        cancel = Some(cancel_run(client, followed.run_id).boxed());
+                    }
+                    Some(Wanted::Quiet) if followed.is_prompt_next => {
+                        return Ok(Ended::Left { is_terminated: false });
+                    }
+                    Some(Wanted::Quiet) | None => {}
                 }
             }
             outcome = maybe(&mut cancel) => {
@@ -186,18 +176,53 @@ pub(crate) async fn follow(
         }
     }
     scene.close()?;
-    let ended = if let Some(ended) = scene.ended {
-        ended
-    } else {
-        // The stream ended for another reason than the run's own end.
-        let run = client.run(followed.run_id).await?;
-        Ended::Settled {
-            status: run.status,
-            error: run.error,
-        }
+    let ended = match scene.ended {
+        Some(ended) => ended,
+        None => settled(client, followed.run_id).await?,
     };
     report(printer, &followed, &ended)?;
     Ok(ended)
+}
+
+fn frames_of(client: &Client, followed: Followed) -> Follower {
+    let stream = StreamOptions {
+        give_up_after: Some(GIVE_UP_AFTER),
+        ..StreamOptions::default()
+    };
+    let selection = Follow {
+        start: Start::After(followed.after),
+        run_id: Some(followed.run_id),
+        kinds: Vec::new(),
+    };
+    client.follow(followed.session_id, selection, stream)
+}
+
+/// How a run ended whose stream ended for another reason than that.
+async fn settled(client: &Client, run_id: RunId) -> anyhow::Result<Ended> {
+    let run = client.run(run_id).await?;
+    Ok(Ended::Settled {
+        status: run.status,
+        error: run.error,
+    })
+}
+
+/// Whether the server is there, as far as a person has been told.
+#[derive(Debug, Default)]
+struct Presence {
+    is_away: bool,
+}
+
+impl Presence {
+    /// What there is to tell.
+    fn news(&mut self, away_since: Option<Instant>) -> Option<&'static str> {
+        let was_away = self.is_away;
+        self.is_away = away_since.is_some_and(|since| since.elapsed() >= AWAY);
+        match (was_away, self.is_away) {
+            (false, true) => Some("the server is away; trying again"),
+            (true, false) => Some("the server is back"),
+            (true, true) | (false, false) => None,
+        }
+    }
 }
 
 async fn cancel_run(client: &Client, run_id: RunId) -> anyhow::Result<()> {

@@ -45,10 +45,17 @@ pub(super) struct Scene<'a> {
     last_event: Instant,
     /// How the run ended, once it has.
     pub(super) ended: Option<Ended>,
-    /// Whether the person has asked, at a question, for the run to be cancelled.
-    pub(super) is_cancel_wanted: bool,
-    /// Whether the person wants to be asked no more.
-    pub(super) is_put_away: bool,
+    /// What the person wants instead of an answer.
+    pub(super) wanted: Option<Wanted>,
+}
+
+/// What a person can want at a question beside answering it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The run to be cancelled.
+    Cancel,
+    /// To be asked no more.
+    Quiet,
 }
 
 impl<'a> Scene<'a> {
@@ -66,8 +73,7 @@ impl<'a> Scene<'a> {
             working: None,
             last_event: Instant::now(),
             ended: None,
-            is_cancel_wanted: false,
-            is_put_away: false,
+            wanted: None,
         }
     }
 
@@ -216,7 +222,7 @@ impl<'a> Scene<'a> {
         let line = line.as_str();
         if line.trim() == CANCEL {
             // The question goes with the run; until then it may still be answered.
-            self.is_cancel_wanted = true;
+            self.wanted = Some(Wanted::Cancel);
             self.is_asked = false;
             return self.ask().await;
         }
@@ -257,7 +263,7 @@ impl<'a> Scene<'a> {
             return self.ask().await;
         }
         self.followed.answers = Answers::Elsewhere;
-        self.is_put_away = true;
+        self.wanted = Some(Wanted::Quiet);
         match self.open.front() {
             Some(Question {
                 asks: Asks::Tool { .. },
