@@ -76,8 +76,12 @@ fn project(place: &Place) -> PathBuf {
 }
 
 fn executor(place: &Place, url: &str) -> Process {
+    executor_of(place, url, AGENT)
+}
+
+fn executor_of(place: &Place, url: &str, agent: &str) -> Process {
     let script = place.path("agent.sh");
-    std::fs::write(&script, AGENT).unwrap();
+    std::fs::write(&script, agent).unwrap();
     let agent = format!("sh {}", script.display());
     let mut command = place.command(&["executor", "--server", url, "--command", &agent]);
     command
@@ -89,7 +93,11 @@ fn executor(place: &Place, url: &str) -> Process {
 
 /// A run to its end.
 async fn turn(server: &Server, session: &str) -> Value {
-    let (run_id, _) = prompt(server.address, session, "go on").await;
+    turn_of(server, session, "go on").await
+}
+
+async fn turn_of(server: &Server, session: &str, words: &str) -> Value {
+    let (run_id, _) = prompt(server.address, session, words).await;
     let address = server.address;
     let run = eventually("the run is settled", RUN_LIMIT, async || {
         let run = api::run(address, &run_id).await;
@@ -279,6 +287,68 @@ async fn the_worktree_goes_with_its_session(place: &Place, server: &Server, sess
     assert_eq!(kept, "kept");
 }
 
+/// Does what the last line of its prompt says.
+const SHELL: &str = "tail -n 1 | sh -e; echo done";
+
+/// The notes on the session's workspace, one for each run.
+async fn notes(server: &Server, session: &str) -> Vec<Value> {
+    let log = api::log(server.address, session).await;
+    let begun = log.iter().filter(|event| event["kind"] == "TurnBegin");
+    begun
+        .map(|event| event["payload"]["workspace"]["note"].clone())
+        .collect()
+}
+
+async fn close_and_see_it_go(server: &Server, session: &str, worktree: &Path) {
+    let close = Request::post(format!("/sessions/{session}/close"), &json!({}));
+    close.send(server.address).await.ok();
+    eventually("the worktree is gone", RUN_LIMIT, async || {
+        (!worktree.exists()).then_some(())
+    })
+    .await;
+}
+
+async fn whatever_an_agent_does_to_its_worktree_its_work_stays(place: Arc<Place>) {
+    let server = Server::start(&place).await;
+    let project = project(&place);
+    let _executor = executor_of(&place, &server.url(), SHELL);
+    let body = json!({"run_target": {"workspace": {"kind": "git", "path": project}}});
+    let one = session_of(server.address, &body).await;
+    turn_of(&server, &one, "rm .git; echo work >work.txt").await;
+    let list = ["executor", "workspaces", "list", "--json"];
+    let listed = place.run(&list).await.exits(0).json_lines()[0].clone();
+    let worktree = PathBuf::from(text(&listed["workspaces"][0], "path"));
+    assert_eq!(listed["workspaces"][0]["dirty"], Value::Null);
+
+    // Another session of the same repository breaks its own and goes, and a third one only goes.
+    let broken = session_of(server.address, &body).await;
+    turn_of(&server, &broken, "rm .git; git init -q .").await;
+    let two = session_of(server.address, &body).await;
+    turn_of(&server, &two, "true").await;
+    close_and_see_it_go(&server, &two, &worktree.with_file_name(&two)).await;
+
+    let commit = "git checkout -q --detach; git add --all; git -c user.name=Agent \
+                  -c user.email=agent@example.com commit -q -m precious";
+    let run = turn_of(&server, &one, &format!("echo more >more.txt; {commit}")).await;
+    let changes = &run["result"]["changes"];
+    assert_eq!(changes["files"][0]["path"], "more.txt", "{run}");
+    let notes = notes(&server, &one).await;
+    assert_eq!(notes[0], Value::Null);
+    let note = notes[1].as_str().unwrap();
+    assert!(note.contains("lost its `.git`"), "{note}");
+    assert!(!worktree.with_extension("aside-1").exists());
+
+    let absolute = ["rev-parse", "--path-format=absolute", "--git-common-dir"];
+    let mirror = PathBuf::from(git(&worktree, &absolute));
+    close_and_see_it_go(&server, &one, &worktree).await;
+    let kept = format!("refs/tapedeck/kept/{one}");
+    let kept = git(&mirror, &["for-each-ref", "--format=%(refname)", &kept]);
+    git(&mirror, &["gc", "--quiet", "--prune=now"]);
+    for (file, content) in [("work.txt", "work"), ("more.txt", "more")] {
+        assert_eq!(git(&mirror, &["show", &format!("{kept}:{file}")]), content);
+    }
+}
+
 async fn a_run_in_the_users_own_checkout_leaves_its_repository_alone(place: Arc<Place>) {
     let server = Server::start(&place).await;
     let project = project(&place);
@@ -336,6 +406,7 @@ async fn a_workspace_that_can_not_be_had_fails_its_run_in_words(place: Arc<Place
 
 on_both_stores!(
     a_git_session_tells_what_its_runs_changed_and_ends_with_its_worktree,
+    whatever_an_agent_does_to_its_worktree_its_work_stays,
     a_run_in_the_users_own_checkout_leaves_its_repository_alone,
     a_workspace_that_can_not_be_had_fails_its_run_in_words,
 );

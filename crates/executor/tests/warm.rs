@@ -153,6 +153,27 @@ async fn other_settings_another_state_or_a_fork_begin_anew() {
     stage.backend.close().await;
 }
 
+/// The agent sits in a directory that is gone; another one at the same path is not its own.
+#[tokio::test]
+async fn an_agent_whose_directory_was_made_anew_is_not_used_again() {
+    let stage = Stage::new(&json!([["echo_prompt"]]));
+    let (first, _) = stage.run(stage.turn(None)).await;
+    let agents = stage.agents();
+    let turn = stage.turn(first.agent_state);
+    std::fs::remove_dir_all(&turn.workspace).unwrap();
+    std::fs::create_dir(&turn.workspace).unwrap();
+    let (next, _) = stage.run(turn).await;
+    assert_eq!(next.status, OutcomeStatus::Completed, "{next:?}");
+    assert_eq!(continuity(&next), "loaded");
+    let others = stage.agents();
+    assert_eq!(others.len(), 2);
+    assert!(agents.iter().all(|pid| !others.contains(pid)));
+    // That one has its own.
+    let (last, _) = stage.run(stage.turn(next.agent_state)).await;
+    assert_eq!(continuity(&last), "warm");
+    stage.backend.close().await;
+}
+
 #[tokio::test]
 async fn a_run_that_did_not_end_well_leaves_no_agent() {
     let stage = Stage::new(&json!([["error", {"code": 400, "message": "no"}]]));

@@ -47,7 +47,7 @@ impl Below {
 /// Git worktrees on this machine.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the worktrees
+    /// List the worktrees, and what was put aside
     #[command(after_help = "Examples:
   tapedeck executor workspaces list")]
     List,
@@ -56,7 +56,7 @@ pub(crate) enum Command {
   tapedeck executor workspaces prune
   tapedeck executor workspaces prune --force --remote home")]
     Prune {
-        /// Also those that hold work which is not committed
+        /// Also those that hold work which is not committed, and what was put aside
         #[arg(long)]
         force: bool,
     },
@@ -82,13 +82,15 @@ async fn list(workspaces: &Workspaces, printer: Printer) -> anyhow::Result<()> {
         let listed: Vec<_> = held
             .iter()
             .map(|worktree| {
+                let record = worktree.record.as_ref();
                 json!({
-                    "session_id": worktree.record.session_id,
-                    "source": worktree.record.source,
-                    "branch": worktree.record.branch,
-                    "commit": worktree.record.commit,
+                    "session_id": worktree.session_id,
+                    "source": record.map(|record| &record.source),
+                    "branch": record.map(|record| &record.branch),
+                    "commit": record.map(|record| &record.commit),
                     "path": worktree.path,
                     "dirty": worktree.dirty,
+                    "put_aside": record.is_none(),
                 })
             })
             .collect();
@@ -102,15 +104,17 @@ async fn list(workspaces: &Workspaces, printer: Printer) -> anyhow::Result<()> {
 }
 
 fn row(worktree: &HeldWorktree) -> Vec<String> {
-    let state = match worktree.dirty {
-        Some(false) => "clean",
-        Some(true) => "uncommitted work",
-        None => "damaged",
+    let record = worktree.record.as_ref();
+    let state = match (record, worktree.dirty) {
+        (None, _) => "put aside",
+        (_, Some(false)) => "clean",
+        (_, Some(true)) => "uncommitted work",
+        (_, None) => "damaged",
     };
     vec![
-        worktree.record.session_id.clone(),
+        worktree.session_id.clone(),
         state.to_owned(),
-        worktree.record.source.clone(),
+        record.map_or_else(String::new, |record| record.source.clone()),
         worktree.path.display().to_string(),
     ]
 }

@@ -41,7 +41,7 @@ use handshake::{Offered, shake_hands};
 use services::Services;
 use session::{Continuity, Opened, Opening, Stop};
 use terminals::Terminals;
-use warm::{Left, Pool, Resting};
+use warm::{Home, Left, Pool, Resting};
 
 /// How an agent is driven.
 #[derive(Debug, Clone)]
@@ -162,6 +162,7 @@ impl AcpBackend {
             workspace: turn.workspace.clone(),
             environment: self.environment.clone(),
         };
+        let home = Home::open(&turn.workspace).await;
         let waits = || io.waits_for_workspace();
         let lease = io.lease.clone();
         let launched = self.launcher.launch_telling(spec, lease, waits).await;
@@ -179,6 +180,7 @@ impl AcpBackend {
         });
         Ok(Agent {
             process,
+            home,
             connection,
             redactor,
         })
@@ -272,6 +274,7 @@ impl AcpBackend {
 #[derive(Debug)]
 struct Agent {
     process: AgentProcess,
+    home: Home,
     connection: Connection,
     redactor: Redactor,
 }

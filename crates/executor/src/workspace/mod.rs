@@ -89,8 +89,9 @@ pub enum WorkspaceError {
     },
     /// The worktree is not what was made.
     #[error(
-        "the session's worktree `{0}` no longer belongs to its repository; moved away, it is made \
-         anew from the session's branch"
+        "the session's worktree `{0}` no longer belongs to its repository: an agent has changed its \
+         `.git`. Move it somewhere else; then the session's next run makes it anew from the \
+         session's branch"
     )]
     Damaged(PathBuf),
     /// Git could not do it.
@@ -118,7 +119,8 @@ pub struct WorkspaceTold {
     pub branch: String,
     /// The commit that the branch started from.
     pub commit: String,
-    /// Why that may not be the newest.
+    /// Why the worktree may not be what is expected: it starts from what may not be the newest, or
+    /// had to be mended.
     pub note: Option<String>,
 }
 

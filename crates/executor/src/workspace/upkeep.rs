@@ -17,11 +17,13 @@ use crate::guard::lock_path;
 /// A process that is being started may hold a copy of a lock for a moment.
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 
-/// A session's worktree, for people.
+/// A session's worktree, or what lies here of it beside that, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldWorktree {
-    /// What is known of it.
-    pub record: Record,
+    /// The session.
+    pub session_id: String,
+    /// What is known of it; nothing of what was put aside.
+    pub record: Option<Record>,
     /// Where it lies.
     pub path: PathBuf,
     /// Whether it holds work that is not committed; not known where git can't tell.
@@ -47,24 +49,39 @@ impl Workspaces {
                 }
             }
         }
+        sessions.extend(
+            folders
+                .strays()?
+                .into_iter()
+                .map(|(session_id, _)| session_id),
+        );
         Ok(sessions)
     }
 
-    /// All worktrees, in the order of their sessions.
+    /// All worktrees and what was put aside, in the order of their sessions.
     pub async fn held(&self) -> Result<Vec<HeldWorktree>, WorkspaceError> {
+        let folders = &self.worktrees.folders;
         let mut held = Vec::new();
         for session_id in self.sessions()? {
-            let folders = &self.worktrees.folders;
             let record = Record::read(folders, &session_id).map_err(GitError::from)?;
             let Some(record) = record else { continue };
             let dirty = self.worktrees.is_dirty(&record).await.ok();
             let path = folders.worktree(&session_id);
             held.push(HeldWorktree {
-                record,
+                session_id,
+                record: Some(record),
                 path,
                 dirty,
             });
         }
+        let strays = folders.strays().map_err(GitError::from)?;
+        held.extend(strays.into_iter().map(|(session_id, path)| HeldWorktree {
+            session_id,
+            record: None,
+            path,
+            dirty: None,
+        }));
+        held.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(held)
     }
 
@@ -102,9 +119,15 @@ impl Workspaces {
         super::check_session_id(session_id)?;
         let folders = &self.worktrees.folders;
         let record = Record::read(folders, session_id).map_err(GitError::from)?;
-        let done = match record {
-            Some(record) => self.end_worktree(&record, force).await?,
-            None => Upkeep::Remove,
+        let mut strays = folders.strays().map_err(GitError::from)?;
+        strays.retain(|(of, _)| of == session_id);
+        let strays: Vec<_> = strays.into_iter().map(|(_, path)| path).collect();
+        let done = match (&record, strays.is_empty()) {
+            (None, true) => Upkeep::Remove,
+            _ => {
+                self.end_worktree(session_id, record.as_ref(), &strays, force)
+                    .await?
+            }
         };
         if matches!(done, Upkeep::Remove | Upkeep::RemoveDirty) {
             let changes = tokio::fs::remove_dir_all(folders.changes(session_id)).await;
@@ -115,8 +138,17 @@ impl Workspaces {
         Ok(done)
     }
 
-    async fn end_worktree(&self, record: &Record, force: bool) -> Result<Upkeep, WorkspaceError> {
-        let path = lock_path(&self.state_dir, &record.directory);
+    /// Ends the worktree that is known of, if one is, and what else lies here.
+    async fn end_worktree(
+        &self,
+        session_id: &str,
+        record: Option<&Record>,
+        strays: &[PathBuf],
+        force: bool,
+    ) -> Result<Upkeep, WorkspaceError> {
+        let worktree = self.worktrees.folders.worktree(session_id);
+        let directory = record.map_or(&worktree, |record| &record.directory);
+        let path = lock_path(&self.state_dir, directory);
         private_dir(path.parent().unwrap_or(&path)).map_err(GitError::from)?;
         // An agent that is still in it is about to be ended; the next look finds it gone.
         let _lock = match FileLock::take(&path, LOCK_LIMIT).await {
@@ -124,14 +156,18 @@ impl Workspaces {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => return Ok(Upkeep::Keep),
             Err(error) => return Err(GitError::from(error).into()),
         };
-        let (session_id, branch) = (&record.session_id, &record.branch);
-        let worktree = self.worktrees.folders.worktree(session_id);
-        // What can't be told counts as work that is committed nowhere.
-        let dirty = worktree.exists()
-            && match self.worktrees.is_dirty(record).await {
-                Err(WorkspaceError::Damaged(_)) => true,
-                dirty => dirty?,
+        let mut dirty = !strays.is_empty();
+        if let Some(record) = record
+            && worktree.exists()
+        {
+            dirty |= match self.worktrees.is_dirty(record).await {
+                // What can't be told counts as work that is committed nowhere.
+                Err(WorkspaceError::Damaged(_) | WorkspaceError::Git(GitError::Failed { .. })) => {
+                    true
+                }
+                found => found?,
             };
+        }
         let mark = self.worktrees.folders.dirty_mark(session_id);
         let is_new = dirty && !mark.exists();
         let dirty_ms = if dirty {
@@ -142,34 +178,65 @@ impl Workspaces {
         let keep = self.worktrees.git.options().keep_dirty;
         let keep_ms = if force { 0 } else { millis(keep) };
         let done = upkeep(true, dirty_ms, keep_ms);
-        let worktree = worktree.display();
-        match done {
-            Upkeep::Keep => return Ok(done),
-            Upkeep::KeepDirty => {
-                if is_new {
-                    let keep_days = keep.as_secs() / 86_400;
-                    tracing::warn!(
-                        session_id, branch, %worktree, keep_days,
-                        "the session is over, and its worktree is kept: it holds work that is not \
-                         committed"
-                    );
-                }
-                return Ok(done);
+        if matches!(done, Upkeep::Keep | Upkeep::KeepDirty) {
+            if is_new {
+                let (keep_days, worktree) = (keep.as_secs() / 86_400, worktree.display());
+                tracing::warn!(
+                    session_id, %worktree, ?strays, keep_days,
+                    "the session is over, and its worktree is kept: it holds work that is not \
+                     committed, or something was put aside"
+                );
             }
-            Upkeep::RemoveDirty => tracing::warn!(
-                session_id, branch, %worktree,
-                "the session is over, and its worktree is removed with work that is not committed"
-            ),
-            Upkeep::Remove => tracing::info!(
-                session_id, branch, %worktree,
-                "the session is over, and its worktree is removed; its branch stays"
-            ),
+            return Ok(done);
         }
-        self.worktrees.remove(record).await?;
-        let unmarked = fs::remove_file(mark);
-        if_there(unmarked).map_err(GitError::from)?;
+        for stray in strays {
+            tracing::warn!(session_id, path = %stray.display(), "what was put aside is removed");
+            remove_all(stray).await?;
+        }
+        if let Some(record) = record {
+            self.remove(record, done == Upkeep::RemoveDirty).await?;
+        }
+        if_there(fs::remove_file(mark)).map_err(GitError::from)?;
         Ok(done)
     }
+
+    async fn remove(&self, record: &Record, dirty: bool) -> Result<(), GitError> {
+        let (session_id, branch) = (&record.session_id, &record.branch);
+        let worktree = self.worktrees.folders.worktree(session_id);
+        let worktree = worktree.display();
+        let kept = self.worktrees.remove(record, dirty).await?;
+        if dirty {
+            tracing::warn!(
+                session_id, branch, %worktree,
+                "the session is over, and its worktree is removed with work that is not committed"
+            );
+        } else {
+            tracing::info!(
+                session_id, branch, %worktree,
+                "the session is over, and its worktree is removed; its branches stay"
+            );
+        }
+        if !kept.is_empty() {
+            let mirror = record.mirror.display();
+            tracing::warn!(
+                session_id, %mirror, ?kept,
+                "commits that no branch leads to are kept under names of their own"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Removes a folder with what is in it, or whatever else it is.
+async fn remove_all(path: &Path) -> Result<(), GitError> {
+    let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let removed = if is_folder {
+        tokio::fs::remove_dir_all(path).await
+    } else {
+        tokio::fs::remove_file(path).await
+    };
+    if_there(removed)?;
+    Ok(())
 }
 
 /// For how long work that is not committed has been known of, from now on if it was not.
@@ -188,116 +255,4 @@ fn millis(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::time::SystemTime;
-
-    use super::super::WorkspaceTarget;
-    use super::super::testing::{Fixture, git};
-    use super::*;
-
-    async fn worktree(fixture: &Fixture, session_id: &str) -> PathBuf {
-        let fields = serde_json::json!({"path": fixture.project()});
-        let target = WorkspaceTarget::read("git", fields.as_object().unwrap()).unwrap();
-        let prepared = fixture
-            .workspaces
-            .prepare(&target, session_id)
-            .await
-            .unwrap();
-        let tracked = fixture
-            .workspaces
-            .track(&prepared.directory, session_id)
-            .await;
-        assert!(tracked.unwrap().is_some());
-        prepared.directory
-    }
-
-    fn branches(fixture: &Fixture, session_id: &str) -> String {
-        let folders = &fixture.workspaces.worktrees.folders;
-        let mirror = Record::read(folders, session_id).unwrap().unwrap().mirror;
-        mirror.to_str().unwrap().to_owned()
-    }
-
-    #[tokio::test]
-    async fn a_clean_worktree_goes_with_its_session_and_its_branch_stays() {
-        let fixture = Fixture::new();
-        let directory = worktree(&fixture, "one").await;
-        let other = worktree(&fixture, "two").await;
-        fs::write(directory.join("kept.txt"), "kept").unwrap();
-        git(&directory, &["add", "."]);
-        git(&directory, &["commit", "--quiet", "-m", "kept"]);
-        let mirror = PathBuf::from(branches(&fixture, "one"));
-        let workspaces = &fixture.workspaces;
-        assert_eq!(workspaces.held().await.unwrap().len(), 2);
-        let done = workspaces.end_session("one", false).await.unwrap();
-        assert_eq!(done, Upkeep::Remove);
-        assert!(!directory.exists() && other.exists());
-        assert_eq!(workspaces.sessions().unwrap(), ["two".to_owned()].into());
-        assert_eq!(git(&mirror, &["show", "tapedeck/one:kept.txt"]), "kept");
-        // Once more is the same, and so is a session that never was here.
-        for session_id in ["one", "never"] {
-            let done = workspaces.end_session(session_id, false).await.unwrap();
-            assert_eq!(done, Upkeep::Remove);
-        }
-        assert!(workspaces.end_session("../two", true).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn a_dirty_worktree_stays_until_its_time_is_up_or_somebody_insists() {
-        let fixture = Fixture::new();
-        let workspaces = &fixture.workspaces;
-        let directory = worktree(&fixture, "one").await;
-        fs::write(directory.join("new.txt"), "new").unwrap();
-        for _ in 0..2 {
-            let done = workspaces.end_session("one", false).await.unwrap();
-            assert_eq!(done, Upkeep::KeepDirty);
-        }
-        assert_eq!(workspaces.held().await.unwrap()[0].dirty, Some(true));
-        let mark = workspaces.worktrees.folders.dirty_mark("one");
-        let past = SystemTime::UNIX_EPOCH + Duration::from_hours(24);
-        File::options()
-            .write(true)
-            .open(mark)
-            .unwrap()
-            .set_modified(past)
-            .unwrap();
-        let done = workspaces.end_session("one", false).await.unwrap();
-        assert_eq!(done, Upkeep::RemoveDirty);
-        assert!(!directory.exists());
-
-        let directory = worktree(&fixture, "two").await;
-        fs::write(directory.join("a.txt"), "changed").unwrap();
-        let done = workspaces.end_session("two", true).await.unwrap();
-        assert_eq!(done, Upkeep::RemoveDirty);
-        assert!(!directory.exists() && workspaces.sessions().unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_damaged_worktree_stays_until_somebody_insists() {
-        let fixture = Fixture::new();
-        let workspaces = &fixture.workspaces;
-        let directory = worktree(&fixture, "one").await;
-        fs::remove_file(directory.join(".git")).unwrap();
-        fs::write(directory.join(".git"), "gitdir: /elsewhere").unwrap();
-        assert_eq!(workspaces.held().await.unwrap()[0].dirty, None);
-        let done = workspaces.end_session("one", false).await.unwrap();
-        assert_eq!(done, Upkeep::KeepDirty);
-        let done = workspaces.end_session("one", true).await.unwrap();
-        assert_eq!(done, Upkeep::RemoveDirty);
-        assert!(!directory.exists() && workspaces.sessions().unwrap().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_worktree_that_an_agent_is_in_stays() {
-        let fixture = Fixture::new();
-        let directory = worktree(&fixture, "one").await;
-        let path = lock_path(&fixture.path("state"), &directory);
-        private_dir(path.parent().unwrap()).unwrap();
-        let lock = FileLock::take(&path, LOCK_LIMIT).await.unwrap();
-        let done = fixture.workspaces.end_session("one", true).await.unwrap();
-        assert_eq!(done, Upkeep::Keep);
-        drop(lock);
-        let done = fixture.workspaces.end_session("one", true).await.unwrap();
-        assert_eq!(done, Upkeep::Remove);
-    }
-}
+mod tests;

@@ -3,11 +3,13 @@
 //! workspace is free for anybody, and whoever takes it ends them. An agent must never be handed to
 //! a run that wants anything else than it was left with.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::fs::File;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -43,6 +45,25 @@ impl Left {
             settings: turn.settings.clone(),
             state,
         }
+    }
+}
+
+/// The directory that an agent was started in. It is held open, so that no other can come to look
+/// the same: an agent whose own was removed has none, whatever lies at its path by now.
+#[derive(Debug)]
+pub(super) struct Home(Option<File>);
+
+impl Home {
+    pub(super) async fn open(path: &Path) -> Self {
+        Self(File::open(path).await.ok())
+    }
+
+    async fn is_at(&self, path: &Path) -> bool {
+        let Some(home) = &self.0 else { return false };
+        let (Ok(home), Ok(found)) = (home.metadata().await, tokio::fs::metadata(path).await) else {
+            return false;
+        };
+        (home.dev(), home.ino()) == (found.dev(), found.ino())
     }
 }
 
@@ -149,7 +170,13 @@ impl Pool {
         end_all(others).await;
         let (sender, resting) = oneshot::channel();
         found?.order.send(Order::HandOver(sender)).ok()?;
-        resting.await.ok()
+        let resting = resting.await.ok()?;
+        if !resting.agent.home.is_at(&wanted.workspace).await {
+            tracing::info!("the agent that stayed is ended: its directory is not there any more");
+            end(resting, self.end_grace).await;
+            return None;
+        }
+        Some(resting)
     }
 
     /// Ends all agents; none stays from now on.

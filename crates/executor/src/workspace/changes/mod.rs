@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tapedeck_protocol::changes::ChangeSet;
 
 pub use diff::Difference;
-use shadow::{Repository, Shadow};
+use shadow::{Files, Repository, Shadow};
 
 use super::Workspaces;
 use super::git::{FileLock, GitError};
@@ -34,6 +34,9 @@ const SESSION_BASE: &str = "session-base";
 
 /// Files that a run's result names.
 const NAMED_FILES: usize = 100;
+
+/// Repositories inside the repository that a note names.
+const NAMED_APART: usize = 5;
 
 /// A workspace whose changes are followed.
 #[derive(Debug)]
@@ -102,7 +105,7 @@ impl Workspaces {
         private_dir(lock.parent().unwrap_or(&lock))?;
         let _lock = FileLock::take(&lock, LOCK_WAIT).await?;
         let shadow = Shadow::open(&worktrees.git, &folder, repository).await?;
-        let run_base = shadow.tree().await?;
+        let run_base = shadow.files().await?.tree;
         let session_base = Base::read_or_begin(&folder.join(SESSION_BASE), &run_base)?;
         Ok(Some(Tracking {
             shadow,
@@ -115,8 +118,8 @@ impl Workspaces {
 impl Tracking {
     /// What has changed up to now.
     pub async fn changes(&self) -> Result<Changes, GitError> {
-        let head = self.shadow.tree().await?;
-        let run = diff::between(&self.shadow, &self.run_base, &head).await?;
+        let Files { tree: head, apart } = self.shadow.files().await?;
+        let mut run = diff::between(&self.shadow, &self.run_base, &head).await?;
         let mut base = self.session_base.clone();
         let mut session = if base.tree == self.run_base {
             run.clone()
@@ -134,9 +137,27 @@ impl Tracking {
                 }
             }
         };
-        session.table.note = base.note;
+        run.table.note = told_apart(&apart);
+        let notes = base.note.into_iter().chain(told_apart(&apart));
+        session.table.note = notes.reduce(|one, other| format!("{one}; {other}"));
         Ok(Changes { run, session })
     }
+}
+
+/// What is said of repositories inside the repository, whose files are in no table.
+fn told_apart(apart: &[String]) -> Option<String> {
+    if apart.is_empty() {
+        return None;
+    }
+    let named = apart.iter().take(NAMED_APART);
+    let named: Vec<_> = named.map(|path| format!("`{path}`")).collect();
+    let mut named = named.join(", ");
+    if apart.len() > NAMED_APART {
+        named = format!("{named} and {} more", apart.len() - NAMED_APART);
+    }
+    Some(format!(
+        "what lies in repositories of their own is not among these files: {named}"
+    ))
 }
 
 /// What a run's result names of its changes.
@@ -156,5 +177,6 @@ pub(crate) fn summary(table: &ChangeSet) -> Value {
         "additions": table.additions,
         "deletions": table.deletions,
         "truncated": table.truncated || table.files.len() > NAMED_FILES,
+        "note": table.note,
     })
 }

@@ -78,6 +78,15 @@ pub(super) struct Shadow {
     repository: Repository,
 }
 
+/// The files of a working tree at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Files {
+    /// The tree that they are.
+    pub(super) tree: String,
+    /// The folders that are repositories of their own. What is in them is in no tree.
+    pub(super) apart: Vec<String>,
+}
+
 /// What a path is to become in the index.
 enum Entry {
     Gone,
@@ -168,17 +177,21 @@ impl Shadow {
     }
 
     /// The files as they are now: all but the ignored ones, large ones by a stand-in.
-    pub(super) async fn tree(&self) -> Result<String, GitError> {
+    pub(super) async fn files(&self) -> Result<Files, GitError> {
         let changed = self.call("diff-files");
         let changed = changed.args(["--name-only", "-z", "--ignore-submodules=all"]);
         let unknown = self.call("ls-files");
         let unknown = unknown.args(["--others", "--exclude-standard", "-z"]);
         let (changed, unknown) = (changed.output().await?, unknown.output().await?);
+        let folders = parse::paths(&unknown).filter(|path| is_apart(path));
+        let apart = folders.map(|path| String::from_utf8_lossy(path).into_owned());
+        let apart = apart.collect();
         let top = self.repository.top.clone();
         let entries = tokio::task::spawn_blocking(move || look(&top, &changed, &unknown));
         let entries = entries.await.map_err(io::Error::other)?;
         self.enter(entries).await?;
-        self.call("write-tree").arg("--missing-ok").line().await
+        let tree = self.call("write-tree").arg("--missing-ok").line().await?;
+        Ok(Files { tree, apart })
     }
 
     async fn enter(&self, entries: BTreeMap<Vec<u8>, Entry>) -> Result<(), GitError> {
@@ -296,14 +309,18 @@ pub(super) fn index_line(mode: &str, id: &str, path: &[u8]) -> Vec<u8> {
 fn look(top: &Path, changed: &[u8], unknown: &[u8]) -> BTreeMap<Vec<u8>, Entry> {
     let paths: BTreeSet<&[u8]> = parse::paths(changed).chain(parse::paths(unknown)).collect();
     let mut folders = HashMap::new();
-    // A repository inside this one is listed by its folder, and left alone.
-    let paths = paths.into_iter().filter(|path| !path.ends_with(b"/"));
+    let paths = paths.into_iter().filter(|path| !is_apart(path));
     paths
         .map(|path| {
             let relative = Path::new(OsStr::from_bytes(path));
             (path.to_vec(), entry(top, relative, &mut folders))
         })
         .collect()
+}
+
+/// A repository inside this one is listed by its folder, and left alone.
+fn is_apart(path: &[u8]) -> bool {
+    path.ends_with(b"/")
 }
 
 fn entry(top: &Path, path: &Path, folders: &mut HashMap<PathBuf, bool>) -> Entry {

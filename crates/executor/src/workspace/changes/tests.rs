@@ -269,6 +269,33 @@ async fn what_lies_outside_of_repositories_or_roots_is_not_followed() {
 }
 
 #[tokio::test]
+async fn repositories_inside_the_repository_are_named_as_not_told() {
+    let fixture = Fixture::new();
+    let project = fixture.project();
+    let tracking = track(&fixture).await;
+    let told = tracking.changes().await.unwrap().run.table;
+    assert_eq!(summary(&told)["note"], Value::Null);
+    for number in 0..7 {
+        let name = format!("nested-{number}");
+        git(&project, &["init", "--quiet", &name]);
+        fs::write(project.join(&name).join("file"), "nested").unwrap();
+        git(&project.join(&name), &["add", "."]);
+        git(&project.join(&name), &["commit", "--quiet", "-m", "nested"]);
+    }
+    fixture.write("a.txt", "changed\n");
+    let changes = tracking.changes().await.unwrap();
+    assert_eq!(changes.run.table.file_count, 1);
+    for table in [&changes.run.table, &changes.session.table] {
+        let note = table.note.as_deref().unwrap();
+        assert!(
+            note.contains("`nested-0/`, ") && note.ends_with("`nested-4/` and 2 more"),
+            "{note}"
+        );
+        assert_eq!(summary(table)["note"], note);
+    }
+}
+
+#[tokio::test]
 async fn odd_things_in_a_tree_end_nothing() {
     let fixture = Fixture::new();
     let project = fixture.project();
@@ -302,6 +329,7 @@ async fn odd_things_in_a_tree_end_nothing() {
             .iter()
             .all(|path| !path.starts_with("inner") && *path != "pipe")
     );
+    assert!(run.table.note.unwrap().contains("`inner/`"));
 }
 
 /// A merge that stopped half way has entries of several stages.

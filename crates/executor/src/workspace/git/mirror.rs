@@ -16,7 +16,8 @@ use crate::files::{private_dir, write_whole};
 /// repository that their worktree belongs to.
 const SETTINGS: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n";
 
-/// Where the remote's own default is kept; nothing else may have this name.
+/// Where the remote's own default is kept; nothing else may have this name, and beside it lies what
+/// worktrees left.
 const REMOTE_HEAD: &str = "refs/tapedeck/head";
 
 /// A repository to copy.
@@ -184,21 +185,6 @@ impl Mirror {
         let call = self.call("rev-parse", LOOK_LIMIT);
         call.verify(name).found().await
     }
-
-    /// Ties worktrees to this mirror again that lost what says so.
-    pub(super) async fn repair(&self) -> Result<(), GitError> {
-        let call = self.call("worktree", LOOK_LIMIT);
-        call.arg("repair").output().await.map(drop)
-    }
-
-    /// Forgets the worktrees whose directories are gone.
-    pub(super) async fn prune(&self) -> Result<(), GitError> {
-        let call = self.call("worktree", LOOK_LIMIT);
-        call.args(["prune", "--expire=now"])
-            .output()
-            .await
-            .map(drop)
-    }
 }
 
 /// The remote's branches and its default under names of their own, so that the sessions' branches
@@ -235,7 +221,7 @@ fn candidates(start: &Start) -> Vec<String> {
 }
 
 /// Whether this is the whole name of a commit.
-fn is_commit(name: &str) -> bool {
+pub(super) fn is_commit(name: &str) -> bool {
     matches!(name.len(), 40 | 64) && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

@@ -2,9 +2,12 @@
 //! below the state directory. It owns the record by which a later run of the session finds its
 //! worktree again; it must never reach a repository in a way that the executor wasn't allowed.
 
+mod aside;
 mod command;
 mod lock;
+mod loose;
 mod mirror;
+mod tie;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,6 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tapedeck_domain::git::{GitWorkspace, Source, Transport};
 
+use aside::Unfinished;
 pub use command::GitError;
 pub(crate) use command::{Call, Git};
 pub(crate) use lock::FileLock;
@@ -85,8 +89,17 @@ impl Folders {
         self.root.join("mirrors")
     }
 
+    fn worktrees(&self) -> PathBuf {
+        self.root.join("worktrees")
+    }
+
     pub(crate) fn worktree(&self, session_id: &str) -> PathBuf {
-        self.root.join("worktrees").join(session_id)
+        self.worktrees().join(session_id)
+    }
+
+    /// Where worktrees are made whose files lie elsewhere already.
+    fn tying(&self) -> PathBuf {
+        self.root.join("tying")
     }
 
     pub(crate) fn records(&self) -> PathBuf {
@@ -159,7 +172,7 @@ pub(super) struct Worktree {
     pub(super) record: Record,
     /// Where the agent starts.
     pub(super) directory: PathBuf,
-    /// Why what it started from may not be the newest.
+    /// Why it may not be what is expected: it starts from an older state, or was mended.
     pub(super) note: Option<String>,
 }
 
@@ -194,8 +207,8 @@ impl Worktrees {
                     source_then: record.source,
                 });
             }
-            self.find_again(&record).await?;
-            (record, None)
+            let note = self.find_again(&record).await?;
+            (record, note)
         } else {
             self.create(&origin?, workspace, session_id).await?
         };
@@ -253,85 +266,62 @@ impl Worktrees {
             commit: found.commit,
             directory: PathBuf::new(),
         };
-        self.check_out(&mirror, &record).await?;
+        let more = self.check_out(&mirror, &record).await?;
         let top = self.folders.worktree(session_id);
         record.directory = inside(&top, workspace.subdirectory.as_deref())?;
+        self.hold(&record);
         record.write(&self.folders).map_err(GitError::from)?;
-        Ok((record, found.note))
+        Ok((record, joined(found.note, more)))
     }
 
     /// A worktree that is there has to be the session's own; one that is gone is made again from
-    /// its branch, and one that only lost its tie to the mirror gets that back.
-    async fn find_again(&self, record: &Record) -> Result<(), WorkspaceError> {
+    /// its branch, and one that only lost its tie to the mirror gets that back. Gives what is to be
+    /// told of that.
+    async fn find_again(&self, record: &Record) -> Result<Option<String>, WorkspaceError> {
         // What is being made right now is looked at when it is done.
         if matches!(self.is_finished(record), Ok(true)) {
-            return Ok(());
+            self.hold(record);
+            return Ok(None);
         }
         let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
+        let mut note = None;
         if self.is_untied(record) {
-            let path = self.folders.worktree(&record.session_id);
-            tracing::warn!(path = %path.display(), "the worktree has no `.git` any more; it gets it back");
-            mirror.repair().await?;
-            if self.is_untied(record) {
-                // The mirror has forgotten it. What lies there is put aside.
-                return Ok(self.check_out(&mirror, record).await?);
-            }
+            note = Some(self.tie_again(&mirror, record).await?);
         }
-        if self.is_finished(record)? {
-            return Ok(());
+        if !self.is_finished(record)? {
+            note = Some(self.make_again(&mirror, record).await?);
         }
-        Ok(self.check_out(&mirror, record).await?)
+        self.hold(record);
+        Ok(note)
     }
 
-    /// Whether a worktree's files are there and nothing says what they belong to.
-    fn is_untied(&self, record: &Record) -> bool {
-        let path = self.folders.worktree(&record.session_id);
-        path.is_dir() && matches!(if_there(path.join(".git").symlink_metadata()), Ok(None))
+    async fn make_again(&self, mirror: &Mirror, record: &Record) -> Result<String, GitError> {
+        let more = self.check_out(mirror, record).await?;
+        let made = "the worktree was made anew from the session's branch".to_owned();
+        let note = joined(Some(made), more).unwrap_or_default();
+        tracing::warn!(session_id = record.session_id, note);
+        Ok(note)
     }
 
-    fn is_finished(&self, record: &Record) -> Result<bool, WorkspaceError> {
-        let is_there = self.folders.worktree(&record.session_id).exists();
-        Ok(is_there && !is_unfinished(&self.repository_of(record)?))
-    }
-
-    /// The part of the mirror that belongs to a worktree. The worktree says itself which one it is,
-    /// and an agent may have changed that.
-    fn repository_of(&self, record: &Record) -> Result<PathBuf, WorkspaceError> {
-        let path = self.folders.worktree(&record.session_id);
-        let damaged = || WorkspaceError::Damaged(path.clone());
-        let text = std::fs::read_to_string(path.join(".git")).map_err(|_error| damaged())?;
-        let named = text.trim_end().strip_prefix("gitdir: ");
-        let named = named.ok_or_else(damaged)?;
-        let parts = record.mirror.join("worktrees");
-        let canonical = |path: &Path| path.canonicalize().map_err(|_error| damaged());
-        let (named, parts) = (canonical(Path::new(named))?, canonical(&parts)?);
-        if named.parent() == Some(&parts) {
-            Ok(named)
-        } else {
-            Err(damaged())
-        }
-    }
-
-    async fn check_out(&self, mirror: &Mirror, record: &Record) -> Result<(), GitError> {
+    /// Makes a worktree, and gives what is to be told of what was there before.
+    async fn check_out(
+        &self,
+        mirror: &Mirror,
+        record: &Record,
+    ) -> Result<Option<String>, GitError> {
         let path = self.folders.worktree(&record.session_id);
         private_dir(path.parent().unwrap_or(&path))?;
         let unfinished = Unfinished::new(path.clone())?;
-        mirror.prune().await?;
-        let add = mirror.call("worktree", CHECKOUT_LIMIT);
-        // Twice, because one that was not finished is still locked.
-        let add = add.args(["add", "--force", "--force", "--quiet", "--no-guess-remote"]);
-        if mirror.has_branch(&record.branch).await? {
-            add.arg("--").arg(&path).arg(&record.branch)
-        } else {
-            add.args(["--no-track", "-b", &record.branch])
-                .arg("--")
-                .arg(&path)
-                .arg(&record.commit)
-        }
-        .output()
-        .await?;
-        unfinished.finish();
-        Ok(())
+        let kept = self.forget(mirror, record).await?;
+        self.add(mirror, record, &path, &[]).await?;
+        let aside = unfinished.finish();
+        let aside =
+            aside.map(|aside| format!("what lay in its place is now `{}`", aside.display()));
+        let kept = (!kept.is_empty()).then(|| {
+            let names = kept.join("`, `");
+            format!("what no branch leads to is kept as `{names}`")
+        });
+        Ok(joined(aside, kept))
     }
 
     /// Whether a worktree holds anything that its branch doesn't.
@@ -349,64 +339,44 @@ impl Worktrees {
                 "--untracked-files=normal",
                 "--ignore-submodules=all",
             ]);
-        Ok(!call.output().await?.is_empty())
+        Ok(!call.output().await?.is_empty() || self.holds_repositories(record).await?)
     }
 
-    /// Removes a worktree and its record. Its branch stays in the mirror.
-    pub(crate) async fn remove(&self, record: &Record) -> Result<(), GitError> {
+    /// Removes a worktree and its record. Branches stay in the mirror; what else led to its commits
+    /// gets names there, which are given. `insist` goes on where git can't tell what that is.
+    pub(crate) async fn remove(
+        &self,
+        record: &Record,
+        insist: bool,
+    ) -> Result<Vec<String>, GitError> {
         let mirror = Mirror::open_at(&self.git, &record.mirror).await?;
+        let mut kept = Vec::new();
+        let registration = self.registration(record)?;
+        if let Some(registration) = &registration {
+            match self.keep_loose(&mirror, record, registration).await {
+                Ok(names) => kept = names,
+                Err(error @ GitError::Failed { .. }) if insist => {
+                    let session_id = &record.session_id;
+                    tracing::warn!(session_id, %error, "what only the worktree leads to is lost");
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let path = self.folders.worktree(&record.session_id);
         if_there(tokio::fs::remove_dir_all(&path).await)?;
-        mirror.prune().await?;
+        // The other way round, what a crash leaves would count as damaged.
+        if let Some(registration) = registration {
+            if_there(tokio::fs::remove_dir_all(registration).await)?;
+        }
         Record::remove(&self.folders, &record.session_id)?;
-        Ok(())
+        Ok(kept)
     }
 }
 
-/// Whether git was ended while it made a worktree: until then it holds a lock that says so.
-fn is_unfinished(repository: &Path) -> bool {
-    let lock = std::fs::read_to_string(repository.join("locked"));
-    lock.is_ok_and(|why| why.trim() == "initializing")
-}
-
-/// A worktree that is being made, and is gone again if that doesn't come to its end. What lay in its
-/// place before has been put aside by then.
-struct Unfinished {
-    path: PathBuf,
-    finished: bool,
-}
-
-impl Unfinished {
-    fn new(path: PathBuf) -> io::Result<Self> {
-        if path.exists() {
-            put_aside(&path)?;
-        }
-        let finished = false;
-        Ok(Self { path, finished })
-    }
-
-    fn finish(mut self) {
-        self.finished = true;
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if !self.finished {
-            // What can't be removed is put aside by the next run.
-            drop(std::fs::remove_dir_all(&self.path));
-        }
-    }
-}
-
-/// Keeps what lies where a worktree is to be, and says so: nobody knows what it is.
-fn put_aside(path: &Path) -> io::Result<()> {
-    let aside = (1..).map(|number: u32| path.with_extension(format!("aside-{number}")));
-    let Some(aside) = aside.into_iter().find(|aside| !aside.exists()) else {
-        return Ok(());
-    };
-    tracing::warn!(path = %path.display(), aside = %aside.display(), "an unknown worktree was put aside");
-    std::fs::rename(path, aside)
+/// Both of two notes, or the one that there is.
+fn joined(one: Option<String>, other: Option<String>) -> Option<String> {
+    let notes = one.into_iter().chain(other);
+    notes.reduce(|one, other| format!("{one}; {other}"))
 }
 
 /// A directory inside a worktree, where no link leads out of it.

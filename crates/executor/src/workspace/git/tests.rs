@@ -276,12 +276,109 @@ async fn a_worktree_that_lost_its_tie_gets_it_back_with_its_files_as_they_are() 
     let status = git(&place, &["status", "--porcelain"]);
     assert_eq!(status, "D a.txt\n?? new.txt");
 
-    // Another session's worktree was made meanwhile, and the mirror has forgotten this one.
+    // Another session comes and goes meanwhile, and its agent tidies up.
     std::fs::remove_file(place.join(".git")).unwrap();
+    let other = prepare(&fixture, "two", project(&fixture)).await.unwrap();
+    git(&other.directory, &["worktree", "prune", "--expire=now"]);
+    fixture.workspaces.end_session("two", true).await.unwrap();
+    let again = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    assert_eq!(git(&place, &["status", "--porcelain"]), status);
+    let note = again.told.unwrap().note.unwrap();
+    assert!(note.contains("lost its `.git`"), "{note}");
+    let quiet = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    assert_eq!(quiet.told.unwrap().note, None);
+    assert!(!place.with_extension("aside-1").exists());
+}
+
+/// The files stay where they are: an agent may be in there.
+#[tokio::test]
+async fn a_worktree_that_the_mirror_has_forgotten_is_tied_to_it_again() {
+    let fixture = Fixture::new();
+    let place = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    let place = place.directory;
+    std::fs::write(place.join("new.txt"), "new").unwrap();
+    std::fs::write(place.join("a.txt"), "changed").unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&place.metadata().unwrap());
+    for has_tie in [true, false] {
+        let repository = git(&place, &["rev-parse", "--absolute-git-dir"]);
+        std::fs::remove_dir_all(repository).unwrap();
+        if !has_tie {
+            std::fs::remove_file(place.join(".git")).unwrap();
+        }
+        let again = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+        let note = again.told.unwrap().note.unwrap();
+        assert!(note.contains("had forgotten the worktree"), "{note}");
+        assert_eq!(
+            git(&place, &["status", "--porcelain"]),
+            "M a.txt\n?? new.txt"
+        );
+        assert_eq!(git(&place, &["branch", "--show-current"]), "tapedeck/one");
+    }
+    let now = std::os::unix::fs::MetadataExt::ino(&place.metadata().unwrap());
+    assert_eq!(inode, now);
+    let listed = git(&place, &["worktree", "list", "--porcelain"]);
+    let named = format!("worktree {}", place.display());
+    assert_eq!(listed.lines().filter(|line| **line == *named).count(), 1);
+    assert_eq!(listed.matches("worktree ").count(), 2, "{listed}");
+}
+
+/// What is wrong with one worktree of a copy is no other's matter.
+#[tokio::test]
+async fn a_broken_worktree_fails_its_own_session_only() {
+    let fixture = Fixture::new();
+    let broken = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    let other = prepare(&fixture, "two", project(&fixture)).await.unwrap();
+    std::fs::remove_file(broken.directory.join(".git")).unwrap();
+    git(&broken.directory, &["init", "--quiet", "."]);
+    std::fs::remove_file(other.directory.join(".git")).unwrap();
     prepare(&fixture, "two", project(&fixture)).await.unwrap();
-    prepare(&fixture, "one", project(&fixture)).await.unwrap();
-    assert_eq!(git(&place, &["status", "--porcelain"]), "");
-    assert!(place.with_extension("aside-1").join("new.txt").exists());
+    assert_eq!(git(&other.directory, &["status", "--porcelain"]), "");
+    std::fs::remove_dir_all(&other.directory).unwrap();
+    prepare(&fixture, "two", project(&fixture)).await.unwrap();
+    prepare(&fixture, "three", project(&fixture)).await.unwrap();
+    fixture.workspaces.end_session("two", false).await.unwrap();
+    assert!(broken.directory.join(".git").is_dir());
+
+    // Its own next run says what is to be done, and that helps.
+    let error = prepare(&fixture, "one", project(&fixture))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("Move it somewhere else"),
+        "{error}"
+    );
+    std::fs::rename(&broken.directory, fixture.path("moved")).unwrap();
+    let again = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    assert!(again.directory.join("a.txt").exists());
+    let note = again.told.unwrap().note.unwrap();
+    assert!(note.contains("made anew"), "{note}");
+}
+
+#[tokio::test]
+async fn a_worktree_that_is_made_anew_says_so_and_loses_no_commit() {
+    let fixture = Fixture::new();
+    let first = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    git(&first.directory, &["checkout", "--quiet", "--detach"]);
+    std::fs::write(first.directory.join("kept.txt"), "kept").unwrap();
+    git(&first.directory, &["add", "."]);
+    git(&first.directory, &["commit", "--quiet", "-m", "kept"]);
+    let commit = git(&first.directory, &["rev-parse", "HEAD"]);
+    // Git keeps the repositories of submodules where the mirror knows of the worktree.
+    let repository = git(&first.directory, &["rev-parse", "--absolute-git-dir"]);
+    let module = Path::new(&repository).join("modules/inner");
+    std::fs::create_dir_all(module).unwrap();
+    std::fs::remove_dir_all(&first.directory).unwrap();
+    let again = prepare(&fixture, "one", project(&fixture)).await.unwrap();
+    assert!(!again.directory.join("kept.txt").exists());
+    let aside = again.directory.with_extension("aside-1");
+    assert!(aside.join("inner").is_dir());
+    let name = format!("refs/tapedeck/kept/one/{commit}");
+    let note = again.told.unwrap().note.unwrap();
+    assert!(note.contains("made anew") && note.contains(&name), "{note}");
+    assert_eq!(
+        git(&again.directory, &["show", &format!("{name}:kept.txt")]),
+        "kept"
+    );
 }
 
 #[tokio::test]
@@ -327,6 +424,9 @@ async fn a_worktree_that_was_not_finished_is_made_again() {
         }
         let again = prepare(&fixture, "one", project(&fixture)).await.unwrap();
         assert_eq!(again.directory, place);
+        let note = again.told.unwrap().note.unwrap();
+        let aside = if has_record { "aside-1" } else { "aside-2" };
+        assert!(note.contains(aside), "{note}");
         assert!(place.join("a.txt").exists());
         assert_eq!(git(&place, &["status", "--porcelain"]), "");
     }
