@@ -121,6 +121,8 @@ mod sqlite;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod threads;
+#[cfg(test)]
 mod tokens;
 #[cfg(test)]
 mod warm;
