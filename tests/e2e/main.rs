@@ -121,6 +121,8 @@ mod sqlite;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod successors;
+#[cfg(test)]
 mod threads;
 #[cfg(test)]
 mod tokens;
