@@ -121,6 +121,10 @@ mod sqlite;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod successors;
+#[cfg(test)]
+mod threads;
+#[cfg(test)]
 mod tokens;
 #[cfg(test)]
 mod warm;

@@ -455,8 +455,19 @@ impl ExecutorOptions {
 /// Starts an executor with the demo agent.
 pub(crate) fn executor(place: &Place, url: &str, options: &ExecutorOptions) -> Process {
     let agent = format!("{} demo-agent", env!("CARGO_BIN_EXE_tapedeck"));
-    let mut command = place.command(&["executor", "--server", url, "--agent", &agent]);
+    executor_with(place, url, options, &["--agent", &agent])
+}
+
+/// Starts an executor with the agent that these arguments name.
+pub(crate) fn executor_with(
+    place: &Place,
+    url: &str,
+    options: &ExecutorOptions,
+    agent: &[&str],
+) -> Process {
+    let mut command = place.command(&["executor", "--server", url]);
     command
+        .args(agent)
         .args(["--executor-id", &options.id, "--pool", &options.pool])
         .args(["--lease-seconds", &options.lease_seconds.to_string()])
         .args(["--max-runs", &options.max_runs.to_string()])

@@ -17,6 +17,7 @@ use crate::hints;
 use crate::logs;
 use crate::mistake::Mistake;
 use crate::output::Printer;
+use crate::threads;
 
 /// Runs the command that the arguments name.
 pub(crate) fn run(arguments: &[OsString]) -> Exit {
@@ -101,6 +102,7 @@ fn start(cli: Cli, printer: Printer) -> anyhow::Result<Exit> {
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    threads::check()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder.enable_all().build()?)
 }

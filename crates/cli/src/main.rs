@@ -13,6 +13,7 @@ mod mistake;
 mod output;
 mod profiles;
 mod remotes;
+mod threads;
 mod whole_file;
 mod words;
 

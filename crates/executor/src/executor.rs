@@ -13,6 +13,7 @@ use crate::claim::{Claims, Step};
 use crate::config::{ExecutorError, Options};
 use crate::heartbeat::HeartbeatThread;
 use crate::instance::Instance;
+use crate::process::reaper::keep_reaping;
 use crate::recovery::report_runs;
 use crate::run::{Ended, Shared, execute};
 use crate::upkeep::keep_tidy;
@@ -96,9 +97,11 @@ impl Executor {
             deployment: OnceCell::new(),
             options,
         });
-        let mut recoveries = JoinSet::new();
+        let mut background = JoinSet::new();
+        // Guards bury what is theirs; what a killed one left is ours.
+        background.spawn(async { match keep_reaping().await {} });
         for dead in dead {
-            recoveries.spawn(report_runs(dead, shared.client.clone()));
+            background.spawn(report_runs(dead, shared.client.clone()));
         }
         let mut runs = Runs::new();
         let claimed = tokio::select! {

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_child_subreaper;
@@ -33,9 +33,10 @@ pub(crate) use control::{PARK_LINE, RESUME_LINE, boot_clock_ms, deadline_line};
 pub(crate) use lock::lock_path;
 use lock::{Acquired, WorkspaceLock};
 
-use crate::process::tree::{Identity, Mark, Scope, reap_adopted};
+use crate::process::reaper::{Awaited, reap_all, reap_orphans};
+use crate::process::tree::{Identity, Mark, Scope};
 
-/// How often the deadline is looked at and orphans are reaped.
+/// How often the deadline is looked at.
 const TICK: Duration = Duration::from_millis(100);
 
 /// For processes that do not die at once, such as those in the middle of a disk access.
@@ -109,8 +110,8 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
             }
         }
     }
-    let child = match start(&agent) {
-        Ok(child) => child,
+    let agent = match start(&agent) {
+        Ok(agent) => agent,
         Err(error) => {
             reports.send(&GuardStatus::SpawnFailed {
                 message: error.to_string(),
@@ -118,7 +119,7 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
             return Ok(EXIT_REFUSED);
         }
     };
-    let pid = child.id().unwrap_or_default().cast_signed();
+    let pid = agent.1.pid();
     reports.send(&GuardStatus::Started { pid });
     release_stdio()?;
     let mut hold = Hold {
@@ -126,7 +127,7 @@ async fn supervise(spec: GuardSpec, agent: Vec<OsString>) -> io::Result<u8> {
         run_id: spec.run_id,
         lent: false,
     };
-    let (status, end) = outlive(child, pid, &mut hold, &mut watch, &mut reports).await?;
+    let (status, end) = outlive(agent, &mut hold, &mut watch, &mut reports).await?;
     if end.clean {
         hold.clear();
     }
@@ -155,7 +156,7 @@ async fn lock_workspace(
         marks,
         ..Scope::default()
     };
-    if !scope.marks.is_empty() && kill_blocking(scope, FORMER_RUNS_LIMIT).await.is_err() {
+    if !scope.marks.is_empty() && scope.kill_all(FORMER_RUNS_LIMIT).is_err() {
         return Ok(Acquired::Busy {
             holder: former.last().cloned(),
         });
@@ -163,12 +164,9 @@ async fn lock_workspace(
     Ok(Acquired::Locked { lock, former })
 }
 
-fn start(agent: &[OsString]) -> io::Result<Child> {
+fn start(agent: &[OsString]) -> io::Result<(Child, Awaited)> {
     let (program, arguments) = agent.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    Command::new(program)
-        .args(arguments)
-        .process_group(0)
-        .spawn()
+    Awaited::spawn(Command::new(program).args(arguments).process_group(0))
 }
 
 /// Gives up the agent's pipes, or they would stay open after its end.
@@ -231,8 +229,7 @@ struct End {
 
 /// Waits for the agent's end or brings it about, then for the end of all that it started.
 async fn outlive(
-    mut child: Child,
-    pid: i32,
+    (mut child, awaited): (Child, Awaited),
     hold: &mut Hold,
     watch: &mut Watch,
     reports: &mut Reports,
@@ -240,10 +237,8 @@ async fn outlive(
     let scope = Scope {
         root: Identity::of(std::process::id().cast_signed()),
         marks: hold.marks(),
-        awaited: Some(pid),
     };
-    let mut reap = interval(Duration::from_secs(1));
-    reap.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut deaths = signal(SignalKind::child())?;
     let ended = loop {
         tokio::select! {
             biased;
@@ -257,42 +252,39 @@ async fn outlive(
                 Event::Resume => break Err(KillReason::WorkspaceTaken),
             },
             status = child.wait() => break Ok(status?),
-            _ = reap.tick() => {
-                // Dead tool commands of a long run would fill the process table.
-                drop(tokio::task::spawn_blocking(move || reap_adopted(pid)).await);
-            }
+            // Dead tool commands of a long run would fill the process table.
+            _ = deaths.recv() => reap_orphans(),
         }
     };
-    let clean = kill_blocking(scope, KILL_LIMIT).await.is_ok();
-    Ok(match ended {
+    // Nothing else is left to do, so that it may block.
+    let clean = scope.kill_all(KILL_LIMIT).is_ok();
+    let (status, told) = match ended {
         Ok(status) => {
             let exited = GuardStatus::Exited {
                 code: status.code(),
                 signal: status.signal(),
             };
-            (
-                status,
-                End {
-                    status: exited,
-                    clean,
-                },
-            )
+            (status, exited)
         }
-        Err(reason) => (
-            child.wait().await?,
-            End {
-                status: GuardStatus::Killed { reason },
-                clean,
-            },
-        ),
-    })
+        Err(reason) => (child.wait().await?, GuardStatus::Killed { reason }),
+    };
+    drop(awaited);
+    let end = End {
+        status: told,
+        clean: clean && bury(&scope),
+    };
+    Ok((status, end))
 }
 
-async fn kill_blocking(scope: Scope, limit: Duration) -> Result<(), ()> {
-    match tokio::task::spawn_blocking(move || scope.kill_all(limit)).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(_)) | Err(_) => Err(()),
+/// Reaps everything, so that no dead process goes on to the executor. `false` if one lives on.
+fn bury(scope: &Scope) -> bool {
+    let until = Instant::now() + KILL_LIMIT;
+    while !reap_all() {
+        if scope.kill_all(KILL_LIMIT).is_err() || Instant::now() >= until {
+            return false;
+        }
     }
+    true
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

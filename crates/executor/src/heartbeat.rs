@@ -3,7 +3,9 @@
 //! in here may wait for an agent, an upload or a busy worker thread.
 
 use std::future::pending;
+use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -207,15 +209,25 @@ pub(crate) struct HeartbeatThread {
 
 impl HeartbeatThread {
     /// Starts the thread.
-    pub(crate) fn start() -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (handle, end) = (runtime.handle().clone(), CancellationToken::new());
+    pub(crate) fn start() -> io::Result<Self> {
+        let end = CancellationToken::new();
         let ended = end.clone();
+        let (made, handle) = channel();
+        // The runtime is made where it may end: one in an asynchronous place must not be dropped.
         let thread = std::thread::Builder::new()
             .name("heartbeats".to_owned())
-            .spawn(move || runtime.block_on(ended.cancelled()))?;
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                let handle = runtime.as_ref().map(|runtime| runtime.handle().clone());
+                // Only a start that panics does not wait for it.
+                let _ = made.send(handle.map_err(|error| io::Error::from(error.kind())));
+                if let Ok(runtime) = runtime {
+                    runtime.block_on(ended.cancelled());
+                }
+            })?;
+        let handle = handle.recv().map_err(io::Error::other)??;
         Ok(Self {
             handle,
             end,

@@ -3,8 +3,11 @@
 //! more of the executor's environment than [`Environment`] allows, nor leave a process behind.
 
 pub mod environment;
+mod hunt;
 mod launch;
 mod pipes;
+pub(crate) mod reaper;
+mod record;
 mod stderr;
 pub(crate) mod tree;
 
@@ -12,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -31,10 +35,13 @@ const TERM_GRACE: Duration = Duration::from_secs(2);
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// For a guard whose agent is gone.
-const GUARD_GRACE: Duration = Duration::from_secs(2);
+const GUARD_GRACE: Duration = Duration::from_secs(4);
 
 /// For a guard to do as it is told.
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
+
+/// For a thread to begin with blocking work.
+const THREAD_LIMIT: Duration = Duration::from_secs(1);
 
 /// How an agent ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -191,7 +198,7 @@ impl AgentProcess {
         drop(self.stdin.take());
         let scope = self.scope.clone();
         if let Some(Err(remaining)) = blocking(move || scope.kill_all(KILL_LIMIT)).await {
-            tracing::warn!(%remaining, "agent processes survive SIGKILL");
+            tracing::error!(%remaining, "agent processes survive SIGKILL");
         }
         if let Some(exit) = self.wait_at_most(GUARD_GRACE).await {
             return exit;
@@ -206,9 +213,27 @@ impl AgentProcess {
     }
 }
 
+/// Does blocking work on another thread. Where agents have used up all processes there may be none to
+/// be had, and killing them can't wait until there is: it is done here then.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    // It fails only if the runtime is shutting down.
-    tokio::task::spawn_blocking(work).await.ok()
+    let work = Arc::new(Mutex::new(Some(work)));
+    let to_do = Arc::clone(&work);
+    let mut elsewhere = tokio::task::spawn_blocking(move || {
+        let work = to_do.lock().take();
+        work.map(|work| work())
+    });
+    if let Ok(done) = tokio::time::timeout(THREAD_LIMIT, &mut elsewhere).await {
+        // It fails only if the runtime is shutting down.
+        return done.ok().flatten();
+    }
+    let left = work.lock().take();
+    match left {
+        Some(work) => {
+            tracing::warn!("no thread could be had to signal processes from");
+            Some(work())
+        }
+        None => elsewhere.await.ok().flatten(),
+    }
 }
 
 /// Kills all processes that carry the mark of this run. `false` if some did not die.
@@ -232,7 +257,7 @@ async fn sweep(marks: Vec<Mark>) -> bool {
     match blocking(move || scope.kill_all(KILL_LIMIT)).await {
         Some(Ok(())) => true,
         Some(Err(remaining)) => {
-            tracing::warn!(%remaining, "processes of a dead run survive SIGKILL");
+            tracing::error!(%remaining, "processes of a dead run survive SIGKILL");
             false
         }
         None => false,

@@ -9,6 +9,9 @@
 
 mod support;
 
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -131,12 +134,12 @@ async fn an_agent_outlives_its_deadline_only_if_a_later_one_is_pushed() {
     assert_eq!(processes_with(&seconds), NONE);
 }
 
-fn hold(fixture: &Fixture, run: &str, lease_ms: &str, seconds: &str) -> std::process::Child {
+fn hold(fixture: &Fixture, run: &str, lease_ms: &str, script: &str) -> std::process::Child {
     Command::new(GUARD)
         .args(["hold", run])
         .args([&fixture.launcher.state_dir, &fixture.workspace])
         .args([lease_ms, &fixture.launcher.executor_instance, "sh", "-c"])
-        .arg(stubborn_tree(seconds))
+        .arg(script)
         .stdin(Stdio::null())
         .spawn()
         .unwrap()
@@ -149,7 +152,7 @@ fn guards_of(run: &str) -> Vec<i32> {
 #[tokio::test]
 async fn an_executor_killed_with_sigkill_leaves_no_agent_behind() {
     let (fixture, seconds, run) = (Fixture::new(), unique_seconds(), unique("run"));
-    let mut executor = hold(&fixture, &run, "600000", &seconds);
+    let mut executor = hold(&fixture, &run, "600000", &stubborn_tree(&seconds));
     whole_tree(&seconds).await;
     executor.kill().unwrap();
     executor.wait().unwrap();
@@ -163,7 +166,7 @@ async fn an_executor_killed_with_sigkill_leaves_no_agent_behind() {
 #[tokio::test]
 async fn a_frozen_executor_cannot_keep_an_agent_alive_beyond_its_lease() {
     let (fixture, seconds, run) = (Fixture::new(), unique_seconds(), unique("run"));
-    let mut executor = hold(&fixture, &run, "2000", &seconds);
+    let mut executor = hold(&fixture, &run, "2000", &stubborn_tree(&seconds));
     whole_tree(&seconds).await;
     let pid = executor.id().cast_signed();
     kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
@@ -196,30 +199,22 @@ async fn a_killed_guard_does_not_leave_its_agent_to_itself() {
 /// An agent whose guard and executor were both killed, guard first.
 async fn abandoned(fixture: &Fixture, run: &str, seconds: &str) {
     let script = format!("setsid sleep {seconds} & sleep {seconds}");
-    let mut executor = Command::new(GUARD)
-        .args(["hold", run])
-        .args([&fixture.launcher.state_dir, &fixture.workspace])
-        .args([
-            "600000",
-            &fixture.launcher.executor_instance,
-            "sh",
-            "-c",
-            &script,
-        ])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut executor = hold(fixture, run, "600000", &script);
     let sleep = format!("sleep\0{seconds}\0");
     eventually("the tree", || processes_with(&sleep).len() == 2).await;
     let [guard] = guards_of(run)[..] else {
         panic!("one guard")
     };
+    kill_both(&mut executor, guard);
+    assert_eq!(processes_with(&sleep).len(), 2);
+}
+
+fn kill_both(executor: &mut std::process::Child, guard: i32) {
     // A stopped executor cannot clean up.
     kill(Pid::from_raw(executor.id().cast_signed()), Signal::SIGSTOP).unwrap();
     kill(Pid::from_raw(guard), Signal::SIGKILL).unwrap();
     executor.kill().unwrap();
     executor.wait().unwrap();
-    assert_eq!(processes_with(&sleep).len(), 2);
 }
 
 #[tokio::test]
@@ -277,6 +272,119 @@ async fn a_workspace_in_use_is_refused_after_a_while_and_free_when_its_run_ends(
         first.kill_now().await
     });
     waited.unwrap().kill_now().await;
+}
+
+/// A tool process that is never the same when it is looked for again.
+struct Chain {
+    said: PathBuf,
+}
+
+impl Chain {
+    fn new(fixture: &Fixture) -> Self {
+        let said = fixture.dir.path().join("said");
+        nix::unistd::mkfifo(&said, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        Self { said }
+    }
+
+    /// What an agent does that has such a tool.
+    fn script(&self) -> String {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/chain.py");
+        format!(
+            "trap '' TERM; python3 {program} {} & while :; do sleep 1; done",
+            self.said.display()
+        )
+    }
+
+    /// Waits until it has gone on for a while. What it says ends with it.
+    async fn goes_on(&self) -> Said {
+        let path = self.said.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut said = File::open(path).unwrap();
+            said.read_exact(&mut [0; 20]).unwrap();
+            said
+        });
+        let said = tokio::time::timeout(Duration::from_secs(20), reading).await;
+        Said(said.unwrap().unwrap())
+    }
+}
+
+struct Said(File);
+
+impl Said {
+    /// Fails if somebody is there who could say more.
+    async fn has_ended(mut self) {
+        let reading = tokio::task::spawn_blocking(move || self.0.read_to_end(&mut Vec::new()));
+        let ended = tokio::time::timeout(Duration::from_secs(10), reading).await;
+        ended.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_goes_on_in_ever_new_ones_ends_with_its_agent() {
+    for _ in 0..3 {
+        let fixture = Fixture::new();
+        let chain = Chain::new(&fixture);
+        let spec = fixture.spec(&unique("run"), &chain.script());
+        let mut process = fixture.launcher.launch(spec, long_lease()).await.unwrap();
+        let said = chain.goes_on().await;
+        process.kill_now().await;
+        said.has_ended().await;
+    }
+}
+
+#[tokio::test]
+async fn a_guard_ends_a_process_that_goes_on_in_ever_new_ones() {
+    for _ in 0..3 {
+        let fixture = Fixture::new();
+        let chain = Chain::new(&fixture);
+        let spec = fixture.spec(&unique("run"), &chain.script());
+        let process = fixture.launcher.launch(spec, long_lease()).await.unwrap();
+        let said = chain.goes_on().await;
+        drop(process);
+        said.has_ended().await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_goes_on_in_ever_new_ones_is_found_by_its_mark() {
+    for _ in 0..3 {
+        let fixture = Fixture::new();
+        let chain = Chain::new(&fixture);
+        let run = unique("run");
+        let mut executor = hold(&fixture, &run, "600000", &chain.script());
+        let said = chain.goes_on().await;
+        let [guard] = guards_of(&run)[..] else {
+            panic!("one guard")
+        };
+        kill_both(&mut executor, guard);
+        let dead = [fixture.launcher.executor_instance.clone()];
+        assert!(sweep_executor_leftovers(&dead).await);
+        said.has_ended().await;
+    }
+}
+
+/// The children of a process that are dead and wait to be reaped.
+fn zombies_of(parent: i32) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let stats =
+        entries.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok());
+    let of_parent = format!(" Z {parent} ");
+    stats.filter(|stat| stat.contains(&of_parent)).count()
+}
+
+#[tokio::test]
+async fn what_tools_leave_behind_is_reaped_while_the_agent_lives() {
+    let (fixture, run) = (Fixture::new(), unique("run"));
+    let script = "for i in $(seq 300); do (setsid sleep 0.02 &) ; done; echo done; sleep 60";
+    let spec = fixture.spec(&run, script);
+    let mut process = fixture.launcher.launch(spec, long_lease()).await.unwrap();
+    let mut stdout = BufReader::new(process.take_stdout().unwrap());
+    stdout.read_exact(&mut [0; 4]).await.unwrap();
+    let [guard] = guards_of(&run)[..] else {
+        panic!("one guard")
+    };
+    eventually("all are reaped", || zombies_of(guard) == 0).await;
+    process.kill_now().await;
 }
 
 fn path() -> String {

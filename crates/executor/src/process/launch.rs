@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::environment::{EXECUTOR_MARK, Environment, RUN_MARK};
 use super::pipes::Pipes;
+use super::reaper::Awaited;
 use super::stderr::StderrTail;
 use super::tree::{Identity, Mark, Scope};
 use super::{AgentExit, AgentProcess, blocking};
@@ -179,14 +180,13 @@ impl Launcher {
             // The agent carries the same mark.
             Some(_) => Vec::new(),
         };
-        let mut child = self.spawn_guard(&spec, &workspace, &pipes, &lease, output)?;
+        let (mut child, awaited) = self.spawn_guard(&spec, &workspace, &pipes, &lease, output)?;
         let _names = pipes.names;
-        let guard = child.id().and_then(|pid| Identity::of(pid.cast_signed()));
+        let guard = Identity::of(awaited.pid());
         let guard = guard.ok_or_else(|| io::Error::other("it ended at once"))?;
         let scope = Scope {
             root: Some(guard),
             marks,
-            awaited: Some(guard.pid),
         };
         let stderr = Arc::new(StderrTail::new(spec.environment.redactor()));
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
@@ -204,7 +204,7 @@ impl Launcher {
             ..scope.clone()
         };
         tasks.spawn(supervise(
-            child,
+            (child, awaited),
             pipes.status,
             pipes.status_hold,
             orphans,
@@ -248,7 +248,7 @@ impl Launcher {
         pipes: &Pipes,
         lease: &watch::Receiver<Instant>,
         output: Option<PipeWriter>,
-    ) -> io::Result<Child> {
+    ) -> io::Result<(Child, Awaited)> {
         let lock = output
             .is_none()
             .then(|| lock_path(&self.state_dir, workspace));
@@ -283,7 +283,7 @@ impl Launcher {
                 .stdout(output.try_clone()?)
                 .stderr(output),
         };
-        command.spawn()
+        Awaited::spawn(&mut command)
     }
 }
 
@@ -370,7 +370,7 @@ async fn push_deadlines(
 /// Reads the guard's reports until it ends, then makes sure that nothing of the run is left, which
 /// the guard has done unless it was killed itself.
 async fn supervise(
-    mut child: Child,
+    (mut child, awaited): (Child, Awaited),
     status: pipe::Receiver,
     hold: File,
     orphans: Scope,
@@ -389,10 +389,11 @@ async fn supervise(
         }
     }
     drop(child.wait().await);
+    drop(awaited);
     drop(hold);
     drain(&mut reports, &phase, &mut exit).await;
     if let Some(Err(remaining)) = blocking(move || orphans.kill_all(ORPHAN_LIMIT)).await {
-        tracing::warn!(%remaining, "agent processes outlive their guard");
+        tracing::error!(%remaining, "agent processes outlive their guard");
     }
     exited.send_replace(Some(exit));
 }
