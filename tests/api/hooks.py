@@ -46,6 +46,7 @@ def before_call(context, case, kwargs):
         case.body["claim_token"] = claims[0]["claim_token"]
     # Nothing waits: the fuzzer has many cases and one connection. A question waits unless it says otherwise.
     if isinstance(case.body, dict) and case.operation.path.endswith(("/approval", "/question")):
-        case.body.setdefault("wait_seconds", 0)
+        if case.body.get("wait_seconds") is None:
+            case.body["wait_seconds"] = 0
     if isinstance(case.body, dict) and isinstance(case.body.get("wait_seconds"), int):
         case.body["wait_seconds"] = min(case.body["wait_seconds"], 0) if keeps_generated() else 0
