@@ -1,7 +1,7 @@
 //! Names and ids as agents give them, made fit for the log and the server. It owns their bounds: what
 //! an event calls a tool or a call, a question calls the same, so both must come through here.
 
-use tapedeck_domain::digest::Digest;
+use tapedeck_domain::digest::{Digest, hex};
 use tapedeck_domain::limits::NAME_CHARS;
 
 use crate::process::Redactor;
@@ -25,8 +25,7 @@ pub(super) fn call_id(id: &str, redactor: &Redactor) -> String {
     }
     let beginning: String = cleaned.chars().take(ID_BEGINNING).collect();
     let Digest(digest) = Digest::of_bytes(id.as_bytes());
-    let rest: String = digest[..8].iter().map(|it| format!("{it:02x}")).collect();
-    format!("{beginning}…{rest}")
+    format!("{beginning}…{}", hex(&digest[..8]))
 }
 
 /// A word or a line of the agent's, cut to a name's length.

@@ -86,7 +86,7 @@ impl Message {
             (Some(Value::String(method)), Some(id)) => Some(Self::Request { id, method, params }),
             (Some(Value::String(method)), None) => Some(Self::Notification { method, params }),
             (Some(_), Some(id)) => Some(Self::Unread { id: Some(id) }),
-            (Some(_), None) | (None, None) => None,
+            (Some(_) | None, None) => None,
             (None, Some(id)) => {
                 let error = fields.remove("error").filter(|error| !error.is_null());
                 let result = fields.remove("result");
