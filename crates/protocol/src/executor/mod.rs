@@ -14,7 +14,9 @@ pub use artifacts::{ArtifactUpload, ArtifactsRequest, ArtifactsResponse, SavedAr
 pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, QuestionResponse};
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
-pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};
+pub use lease::{
+    CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, LeaveRequest, Presented, ReleaseRequest,
+};
 pub use list::{ExecutorList, ExecutorResponse, ExecutorsQuery};
 pub use tape::{
     CheckedSnapshot, SavedSnapshot, SnapshotRequest, TapeEntryUpload, TapeRequest, TapeResponse,
