@@ -13,6 +13,7 @@ use crate::wait::eventually;
 on_both_stores! {
     an_executor_is_taken_out_of_service_and_back,
     a_run_that_waits_for_nobody_says_so,
+    an_executor_that_is_told_to_end_is_offline_at_once,
 }
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -82,4 +83,22 @@ async fn a_run_that_waits_for_nobody_says_so(place: Arc<Place>) {
     assert!(status.success(), "{}", waiting.log());
     let listed = place.run(&list).await.exits(0);
     assert!(!listed.out.contains("no_executor"), "{}", listed.out);
+}
+
+async fn an_executor_that_is_told_to_end_is_offline_at_once(place: Arc<Place>) {
+    let server = Server::start(&place).await;
+    let address = server.address;
+    let status = async || {
+        let listed = api::list(address, "/executors", "executors").await;
+        listed.first().map(|it| it["status"].clone())
+    };
+    let mut worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
+    let idle = async || (status().await == Some(json!("idle"))).then_some(());
+    eventually("the executor is in touch", LIMIT, idle).await;
+    let ended = worker.terminate(LIMIT).await;
+    assert!(ended.success(), "{ended}");
+    assert_eq!(status().await, Some(json!("offline")));
+    // It comes back under its name.
+    let _worker = executor(&place, &server.url(), &ExecutorOptions::named("x1"));
+    eventually("the executor is back", LIMIT, idle).await;
 }

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::RngExt;
+use tapedeck_control_plane::commands::leave_executor::LeaveExecutor;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::{PageRequest, RunFilter};
-use tapedeck_domain::executor::{Contact, qualifies};
+use tapedeck_domain::executor::{Contact, ExecutorStatus, qualifies};
 use tapedeck_domain::run::{Run, RunStatus};
 use tapedeck_domain::session::{ExecutorTarget, SessionSettings, Workspace};
 use tapedeck_domain::settle::Ending;
@@ -203,6 +204,14 @@ async fn a_session_says_how_long_its_runs_wait(t: TestControl) {
     }
 }
 
+async fn leave(t: &TestControl, executor_id: &str, instance_id: &str) {
+    let leave = LeaveExecutor {
+        executor_id: executor_id.to_owned(),
+        instance_id: Some(instance_id.to_owned()),
+    };
+    t.control.leave_executor(leave).await.unwrap();
+}
+
 async fn nobody_waits_for_an_executor_that_cannot_come(t: TestControl) {
     // Drained.
     let session = served_by(&t, local(), "e1").await;
@@ -214,6 +223,19 @@ async fn nobody_waits_for_an_executor_that_cannot_come(t: TestControl) {
     let session = served_by(&t, local(), "e1").await;
     t.pass(30_000).await;
     let run = t.prompt(session).await.run_id;
+    assert_eq!(serve(&t, "e2").await.1, run);
+    // Gone, as it said itself; the leave of an earlier process says nothing of a later one.
+    let session = served_by(&t, local(), "e1").await;
+    leave(&t, "e1", "earlier").await;
+    let run = t.prompt(session).await.run_id;
+    no_run_for(&t, "e2").await;
+    assert_eq!(serve(&t, "e1").await.1, run);
+    leave(&t, "e1", "e1-instance").await;
+    let run = t.prompt(session).await.run_id;
+    let gone = t.control.executor("e1").await.unwrap();
+    let now = t.control.now().await.unwrap();
+    let status = gone.status(now, t.control.timing());
+    assert_eq!(status, ExecutorStatus::Offline);
     assert_eq!(serve(&t, "e2").await.1, run);
     // In another pool by now.
     let session = served_by(&t, local(), "e1").await;

@@ -53,8 +53,8 @@ fn refusal(name: &str, wrong: Wrong) -> Option<&'static str> {
     match name {
         // There is no session yet that somebody could own; and nothing of a session is written:
         // docs/write-paths.md says what is, and why.
-        "CreateSession" | "CreateToken" | "DrainExecutor" | "ForgetExecutor" | "ListExpired"
-        | "ListFoldable" | "MarkAlive" | "RecordContact" | "RevokeToken" => {
+        "CreateSession" | "CreateToken" | "DrainExecutor" | "ForgetExecutor" | "LeaveExecutor"
+        | "ListExpired" | "ListFoldable" | "MarkAlive" | "RecordContact" | "RevokeToken" => {
             return None;
         }
         // What needs that nobody is there, or gives back what has ended anyway.
@@ -139,6 +139,7 @@ async fn every_command_of_the_list_works_under_its_own_authority(t: TestControl)
         let reads = [
             "CheckClaim",
             "KeepHouse",
+            "LeaveExecutor",
             "ListExpired",
             "ListFoldable",
             "MarkAlive",

@@ -1,4 +1,4 @@
-//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete.
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete, leave.
 //! Every call but `release` may be made twice.
 
 use bytes::Bytes;
@@ -6,9 +6,9 @@ use tapedeck_domain::{RunId, limits};
 use tapedeck_protocol::ErrorCode;
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ArtifactsRequest, ArtifactsResponse, ClaimResponse,
-    ClaimRunRequest, CompleteRequest, HeartbeatRequest, HeartbeatResponse, QuestionRequest,
-    QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse,
-    UploadResponse,
+    ClaimRunRequest, CompleteRequest, HeartbeatRequest, HeartbeatResponse, LeaveRequest,
+    QuestionRequest, QuestionResponse, ReleaseRequest, SavedSnapshot, SnapshotRequest, TapeRequest,
+    TapeResponse, UploadResponse,
 };
 use tapedeck_protocol::run::RunResponse;
 
@@ -110,6 +110,12 @@ impl Client {
     /// Gives a run back before the agent's first output.
     pub async fn release(&self, id: RunId, request: &ReleaseRequest) -> Result<RunResponse> {
         self.call(of_run(id, "release").json(request)?).await
+    }
+
+    /// Says that the executor's process ends. An older server doesn't know that call.
+    pub async fn leave(&self, request: &LeaveRequest) -> Result<()> {
+        let call = Call::post(&["executor", "leave"]).harmless();
+        self.send(call.json(request)?).await.map(drop)
     }
 
     /// Reports the end of a run; the same report again gives the same answer.

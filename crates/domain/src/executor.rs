@@ -172,6 +172,21 @@ pub fn may_forget(executor: &Executor, now: Now, timing: &Timing) -> Result<(), 
     }
 }
 
+/// What counts as the last contact of an executor whose process says that it ends: so long ago that
+/// nobody waits for it. `None` where another process of its name was heard of since, which stays.
+pub fn leave(
+    executor: &Executor,
+    instance_id: Option<&str>,
+    now: Now,
+    timing: &Timing,
+) -> Option<Now> {
+    let is_its_own = executor.contact.instance_id.as_deref() == instance_id;
+    is_its_own.then(|| Now {
+        lease: now.lease.plus_ms(-timing.executor_offline_ms),
+        ..now
+    })
+}
+
 /// Which executors a list shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutorFilter {

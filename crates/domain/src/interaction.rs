@@ -227,10 +227,15 @@ pub fn immediate(
         return match rule.terms.decision {
             Decision::Allow => approved(rule.signature()),
             Decision::Deny => {
+                let why = if rule.terms.looks_at_parts(tool) {
+                    ": its arguments are too long to be seen whole"
+                } else {
+                    ""
+                };
                 let answer = json!({
                     "approved": false,
                     "scope": Scope::Once,
-                    "feedback": format!("denied by approval rule {}", rule.rule_id),
+                    "feedback": format!("denied by approval rule {}{why}", rule.rule_id),
                 });
                 Some((InteractionStatus::Denied, answer, rule.signature()))
             }

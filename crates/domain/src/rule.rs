@@ -90,6 +90,13 @@ impl RuleTerms {
                 Some(pattern) => pattern.covers(&tool.arguments, self.decision),
             }
     }
+
+    /// Whether the rule looks at arguments that can't be seen whole: too long a text, or one that
+    /// its executor has cut. A rule that denies covers them, one that allows doesn't.
+    pub fn looks_at_parts(&self, tool: &ToolUse) -> bool {
+        let pattern = self.arguments.as_ref();
+        pattern.is_some_and(|pattern| pattern.looks_at_parts(&tool.arguments))
+    }
 }
 
 impl ApprovalRule {
@@ -154,9 +161,13 @@ pub fn of_answer(
     };
     let call = &asked.request["tool_call"];
     let tool_name = glob::literal(call["tool_name"].as_str().unwrap_or_default());
+    let too_long = || {
+        let text = "can only be `once`: what was asked is too long for a rule";
+        Rejection::invalid("scope", text)
+    };
     let terms = RuleTerms {
         tool_name,
-        arguments: pattern::narrowest(&call["arguments"]),
+        arguments: pattern::narrowest(&call["arguments"]).map_err(|_unseen| too_long())?,
         decision: if approved {
             Decision::Allow
         } else {
@@ -164,8 +175,7 @@ pub fn of_answer(
         },
     };
     if let Err(_faults) = terms.check() {
-        let text = "can only be `once`: what was asked is too long for a rule";
-        return Err(Rejection::invalid("scope", text));
+        return Err(too_long());
     }
     Ok(Some(made(
         terms,

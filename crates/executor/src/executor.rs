@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tapedeck_protocol::executor::LeaveRequest;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -17,11 +18,14 @@ use crate::process::reaper::keep_reaping;
 use crate::recovery::report_runs;
 use crate::run::{Ended, Shared, execute};
 use crate::upkeep::keep_tidy;
-use crate::verdict::single_tries;
+use crate::verdict::{single_tries, told, within};
 use crate::workspace::Workspaces;
 
 /// For the agents' end and the hand-back after the grace period.
 const HAND_BACK_LIMIT: Duration = Duration::from_secs(20);
+
+/// For the server to hear that the executor ends; without that it finds out by the silence.
+const LEAVE_LIMIT: Duration = Duration::from_secs(2);
 
 /// How an executor is told to end.
 #[derive(Debug, Clone, Default)]
@@ -116,7 +120,9 @@ impl Executor {
         // What rests for a next run has none to come; what still runs will not stay.
         let backends = Arc::clone(&shared.options.backends);
         let (drained, ()) = tokio::join!(drain(&shared, runs, &shutdown.now), backends.close());
-        claimed.map(|()| drained)
+        claimed?;
+        leave(&shared).await;
+        Ok(drained)
     }
 }
 
@@ -154,6 +160,8 @@ async fn drain(shared: &Shared, mut runs: Runs, now: &CancellationToken) -> Drai
     }
     let under_way = runs.len();
     if under_way > 0 {
+        // A run that is queued behind one of these must not wait for who takes none.
+        leave(shared).await;
         let grace_seconds = shared.options.drain_grace.as_secs();
         tracing::info!(
             runs = under_way,
@@ -177,6 +185,21 @@ async fn drain(shared: &Shared, mut runs: Runs, now: &CancellationToken) -> Drai
     }
     drained.lost = under_way - drained.settled - drained.handed_back;
     drained
+}
+
+/// Says that no claim of this process comes any more.
+async fn leave(shared: &Shared) {
+    let request = LeaveRequest {
+        executor_id: Some(shared.options.executor_id.clone()),
+        worker_instance_id: Some(shared.options.instance_id.clone()),
+        ..LeaveRequest::default()
+    };
+    if let Err(error) = within(LEAVE_LIMIT, shared.client.leave(&request)).await {
+        tracing::debug!(
+            error = told(&error),
+            "the server doesn't know that the executor leaves"
+        );
+    }
 }
 
 async fn collect(runs: &mut Runs, drained: &mut Drained) {

@@ -85,10 +85,7 @@ impl RunQuestions {
             }
             Ok(answer) => answer,
             Err(Unanswered::Lost) => Answer::Cancelled,
-            Err(Unanswered::Refused(text)) => Answer::Denied {
-                scope: Scope::Once,
-                feedback: Some(text),
-            },
+            Err(Unanswered::Refused(text)) => Answer::Unasked(text),
         }
     }
 
@@ -102,7 +99,8 @@ impl RunQuestions {
                 FormAnswer::Cancelled
             }
             Ok(answer) => answer,
-            Err(Unanswered::Lost | Unanswered::Refused(_)) => FormAnswer::Cancelled,
+            Err(Unanswered::Lost) => FormAnswer::Cancelled,
+            Err(Unanswered::Refused(text)) => FormAnswer::Unasked(text),
         }
     }
 

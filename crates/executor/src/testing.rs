@@ -263,7 +263,7 @@ impl FakeServer {
             Some(Fault::Refused(code)) => return Ok(refusal(code)),
             Some(Fault::LostAnswer) | None => {}
         }
-        if what == "capabilities" {
+        if matches!(&*what, "capabilities" | "leave") {
             return Ok(refusal(ErrorCode::RouteNotFound));
         }
         let body: Value = serde_json::from_slice(&body).unwrap();

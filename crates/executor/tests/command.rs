@@ -256,6 +256,78 @@ async fn success_is_the_programs_word_and_its_exit() {
     }
 }
 
+/// A program that prints these lines and ends well.
+async fn printed(format: Format, lines: &[Value]) -> (Outcome, String) {
+    let fixture = Fixture::new();
+    let command = shell_words::join(["sh", "-c", &printing(lines)]);
+    let options = CommandOptions {
+        format,
+        ..CommandOptions::default()
+    };
+    let (environment, launcher) = (Fixture::environment(), fixture.launcher.clone());
+    let backend = CommandBackend::new(&command, environment, launcher, options).unwrap();
+    let (io, mut ends) = connections(1000);
+    let outcome = backend.run(fixture.turn(&unique("run"), "p"), io).await;
+    let mut events = Vec::new();
+    while let Some(event) = ends.events.recv().await {
+        events.push(event);
+    }
+    events.retain(|event| event.kind == "StreamDelta");
+    (outcome, text(&events))
+}
+
+#[tokio::test]
+async fn what_stands_only_in_the_last_event_is_told_once() {
+    let begun = json!({"type": "system", "subtype": "init", "session_id": "s"});
+    let end = |text: &str| json!({"type": "result", "subtype": "success", "is_error": false, "result": text});
+    let message =
+        |block: &Value| json!({"type": "assistant", "message": {"id": "m", "content": [block]}});
+    let (said, thought) = (
+        message(&json!({"type": "text", "text": "four"})),
+        message(&json!({"type": "thinking", "thinking": "hm"})),
+    );
+    let event = |event: Value| json!({"type": "stream_event", "event": event});
+    let started = event(json!({"type": "message_start", "message": {"id": "m"}}));
+    let piece = event(
+        json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "four"}}),
+    );
+    for (lines, expected) in [
+        (vec![&begun, &end("one dollar")], "one dollar"),
+        (vec![&begun, &thought, &end("four")], "four"),
+        (vec![&begun, &said, &end("four")], "four"),
+        (vec![&begun, &started, &piece, &said, &end("four")], "four"),
+        (vec![&begun, &end("one"), &end("one")], "one"),
+    ] {
+        let lines: Vec<Value> = lines.into_iter().cloned().collect();
+        let (outcome, text) = printed(Format::ClaudeStreamJson, &lines).await;
+        assert_eq!(outcome.error(), None, "{lines:?}");
+        assert_eq!(text, expected, "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_good_end_without_a_word_or_a_deed_is_a_failure_in_every_format() {
+    for (format, end) in [
+        (
+            Format::ClaudeStreamJson,
+            json!({"type": "result", "subtype": "success", "is_error": false, "result": ""}),
+        ),
+        (Format::CodexJson, json!({"type": "turn.completed"})),
+        (
+            Format::GeminiJson,
+            json!({"type": "result", "status": "success"}),
+        ),
+        (
+            Format::OpencodeJson,
+            json!({"type": "step_finish", "part": {}}),
+        ),
+    ] {
+        let (outcome, _) = printed(format, &[end]).await;
+        let failure = outcome.failure.unwrap();
+        assert_eq!(failure.code, FailureCode::AgentSilent, "{format}");
+    }
+}
+
 #[tokio::test]
 async fn a_line_that_is_not_understood_is_kept_whole() {
     let odd = json!({"type": "brand.new", "x": [1, {"y": null}]});

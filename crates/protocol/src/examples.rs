@@ -18,7 +18,7 @@ macro_rules! examples {
             use crate::checkpoint::{CreateCheckpointRequest, ForkRequest};
             use crate::executor::{
                 ApprovalRequest, ClaimRunRequest, CompleteRequest, HeartbeatRequest, QuestionRequest,
-                ReleaseRequest, SnapshotRequest, TapeRequest, UploadRequest,
+                LeaveRequest, ReleaseRequest, SnapshotRequest, TapeRequest, UploadRequest,
             };
             use crate::interaction::{ApproveRequest, ResolveRequest};
             use crate::rule::CreateRuleRequest;
@@ -130,4 +130,5 @@ examples! {
         "event_count": 3
     },
     ReleaseRequest() = {"executor_id": "laptop", "claim_token": "1.4f1d0f6c2b"},
+    LeaveRequest() = {"executor_id": "laptop", "worker_instance_id": "laptop-4711"},
 }

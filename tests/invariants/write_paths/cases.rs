@@ -28,6 +28,7 @@ use tapedeck_control_plane::commands::forget_executor::ForgetExecutor;
 use tapedeck_control_plane::commands::fork_session::{ForkPoint, ForkSession};
 use tapedeck_control_plane::commands::heartbeat::{ClaimProof, Heartbeat};
 use tapedeck_control_plane::commands::keep_house::KeepHouse;
+use tapedeck_control_plane::commands::leave_executor::LeaveExecutor;
 use tapedeck_control_plane::commands::list_expired::ListExpired;
 use tapedeck_control_plane::commands::list_foldable::ListFoldable;
 use tapedeck_control_plane::commands::load_context::LoadContext;
@@ -652,7 +653,7 @@ async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
             limit: 100,
         }));
     }
-    if !matches!(name, "DrainExecutor" | "ForgetExecutor") {
+    if !matches!(name, "DrainExecutor" | "ForgetExecutor" | "LeaveExecutor") {
         return None;
     }
     let executor_id = || "gone before the case".to_owned();
@@ -662,14 +663,17 @@ async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
     };
     t.control.run_alone(contact.into()).await.unwrap();
     t.pass(t.control.timing().executor_offline_ms).await;
-    Some(if name == "DrainExecutor" {
-        Case::new(session, move |_| DrainExecutor {
+    Some(match name {
+        "DrainExecutor" => Case::new(session, move |_| DrainExecutor {
             executor_id: executor_id(),
             draining: true,
-        })
-    } else {
-        Case::new(session, move |_| ForgetExecutor {
+        }),
+        "LeaveExecutor" => Case::new(session, move |_| LeaveExecutor {
             executor_id: executor_id(),
-        })
+            instance_id: None,
+        }),
+        _ => Case::new(session, move |_| ForgetExecutor {
+            executor_id: executor_id(),
+        }),
     })
 }

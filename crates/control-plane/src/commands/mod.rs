@@ -77,6 +77,7 @@ commands! {
     fork_session::ForkSession,
     heartbeat::Heartbeat,
     keep_house::KeepHouse,
+    leave_executor::LeaveExecutor,
     list_expired::ListExpired,
     list_foldable::ListFoldable,
     load_context::LoadContext,

@@ -24,6 +24,28 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
+fn whoever_leaves_is_offline_at_once_unless_another_process_of_its_name_has_come() {
+    let now = after(60_000);
+    let executor = Executor {
+        contact: contact(),
+        draining: false,
+        last_seen_at: now.wall,
+        last_seen: now.lease,
+        live_runs: Vec::new(),
+        last_run: None,
+    };
+    assert_eq!(leave(&executor, Some("instance-2"), now, &TIMING), None);
+    assert_eq!(leave(&executor, None, now, &TIMING), None);
+    let seen = leave(&executor, Some("instance-1"), now, &TIMING).unwrap();
+    assert_eq!(seen.wall, now.wall);
+    let left = Executor {
+        last_seen: seen.lease,
+        ..executor
+    };
+    assert_eq!(left.status(now, &TIMING), ExecutorStatus::Offline);
+}
+
+#[test]
 fn the_status_comes_from_last_contact_and_live_claims() {
     let working = Some(1_000_000);
     for (silent_ms, draining, lease_ms, expected) in [

@@ -3,7 +3,7 @@ use uuid::Uuid;
 use super::*;
 use crate::fixture::{RUN, SESSION, after, at};
 use crate::id::RuleId;
-use crate::rule::{Maker, RuleTerms, made};
+use crate::rule::{ArgumentPattern, Maker, RuleTerms, made};
 
 fn question() -> Question {
     asking(tool())
@@ -156,6 +156,31 @@ fn policy_rule_and_cancel_answer_at_once_what_they_cover() {
             "{name}"
         );
     }
+}
+
+#[test]
+fn a_denial_says_where_the_arguments_were_too_long_to_be_seen() {
+    let mut rule = standing("shell", None, Decision::Deny);
+    let command = ("command".to_owned(), "rm *".to_owned());
+    rule.terms.arguments = Some(ArgumentPattern::Fields([command].into()));
+    let feedback = |command: &str| {
+        let long = ToolUse {
+            tool_name: "shell".to_owned(),
+            arguments: json!({"command": command}),
+            ..tool()
+        };
+        let context = AskContext {
+            policy: ApprovalPolicy::Yolo,
+            cancelling: false,
+            rule: Some(&rule),
+        };
+        let (_, answer, _) = immediate(&asking(long), &context).unwrap();
+        answer["feedback"].as_str().unwrap().to_owned()
+    };
+    let denied = format!("denied by approval rule {}", rule.rule_id);
+    assert_eq!(feedback("rm x"), denied);
+    let unseen = format!("{denied}: its arguments are too long to be seen whole");
+    assert_eq!(feedback(&"l".repeat(70_000)), unseen);
 }
 
 #[test]

@@ -76,29 +76,107 @@ impl ArgumentPattern {
         };
         match self {
             Self::Fields(patterns) => patterns.iter().all(|(name, pattern)| {
-                let text = arguments.get(name).and_then(text);
-                text.is_some_and(|text| matches(pattern, &text))
+                match (Sight::of(arguments, name), decision) {
+                    (Sight::Whole(text), _) => matches(pattern, &text),
+                    // Length is no way around a rule that denies, nor one into a rule that allows.
+                    (Sight::Partial, decision) => decision == Decision::Deny,
+                    (Sight::Nothing, _) => false,
+                }
             }),
-            Self::Equals(wanted) => wanted == arguments,
+            Self::Equals(wanted) => {
+                let may_be_others = decision == Decision::Allow && is_cut(arguments);
+                wanted == arguments && !may_be_others
+            }
+        }
+    }
+
+    /// Whether it looks at something that can't be seen whole.
+    pub(super) fn looks_at_parts(&self, arguments: &Value) -> bool {
+        match self {
+            Self::Fields(patterns) => patterns
+                .keys()
+                .any(|name| matches!(Sight::of(arguments, name), Sight::Partial)),
+            Self::Equals(_) => false,
         }
     }
 }
 
-/// The narrowest pattern that makes sense of a call, or none where it has no arguments.
-pub(super) fn narrowest(arguments: &Value) -> Option<ArgumentPattern> {
+/// What can be seen of a field.
+enum Sight<'a> {
+    /// All of it, as text.
+    Whole(Cow<'a, str>),
+    /// It is too long, or may have been cut or left out by the executor.
+    Partial,
+    /// There is none.
+    Nothing,
+}
+
+impl<'a> Sight<'a> {
+    fn of(arguments: &'a Value, name: &str) -> Self {
+        let is_cut = is_cut(arguments);
+        let Some(value) = arguments.get(name).filter(|value| !value.is_null()) else {
+            // Beside the beginning of the whole, only short fields are left.
+            let may_be_left_out = is_cut && arguments.get(PREVIEW).is_some();
+            return if may_be_left_out {
+                Self::Partial
+            } else {
+                Self::Nothing
+            };
+        };
+        match text(value) {
+            Some(text) if text.len() > glob::TEXT_BYTES => Self::Partial,
+            Some(_) if is_cut && has_long_text(value) => Self::Partial,
+            Some(text) => Self::Whole(text),
+            None => Self::Nothing,
+        }
+    }
+}
+
+/// The beginning of arguments of which no more is left, where the executor has cut them.
+const PREVIEW: &str = "preview";
+
+/// Shorter texts are never cut by an executor.
+const SHORTEST_CUT: usize = 253;
+
+/// Whether the executor has cut arguments that were too large, which it says in them.
+fn is_cut(arguments: &Value) -> bool {
+    arguments["truncated"] == true && arguments["original_bytes"].is_u64()
+}
+
+fn has_long_text(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.len() >= SHORTEST_CUT,
+        Value::Array(items) => items.iter().any(has_long_text),
+        Value::Object(fields) => fields.values().any(has_long_text),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// The narrowest pattern that makes sense of a call, or none where it has no arguments. What was not
+/// seen whole makes no pattern, which is an error.
+pub(super) fn narrowest(arguments: &Value) -> Result<Option<ArgumentPattern>, Unseen> {
     let Some(fields) = fields(arguments) else {
         let is_nothing = arguments.is_null() || arguments.is_object();
-        return (!is_nothing).then(|| ArgumentPattern::Equals(arguments.clone()));
+        return Ok((!is_nothing).then(|| ArgumentPattern::Equals(arguments.clone())));
     };
     let telling = TELLING.iter().find_map(|name| {
         let text = text(fields.get(*name)?)?;
         (!text.is_empty()).then(|| ((*name).to_owned(), glob::literal(&text)))
     });
-    Some(match telling {
+    let pattern = match telling {
         Some(field) => ArgumentPattern::Fields(BTreeMap::from([field])),
+        None if is_cut(arguments) => return Err(Unseen),
         None => ArgumentPattern::Equals(arguments.clone()),
-    })
+    };
+    if pattern.looks_at_parts(arguments) {
+        return Err(Unseen);
+    }
+    Ok(Some(pattern))
 }
+
+/// Nobody has seen the arguments whole.
+#[derive(Debug)]
+pub(super) struct Unseen;
 
 /// A field as the text that patterns are about. A list of texts is a command with its arguments,
 /// quoted where needed; a shell that is only told to run a command stands for that command.

@@ -120,6 +120,58 @@ fn a_denied_command_stays_so_behind_another() {
 }
 
 #[test]
+fn what_an_executor_has_cut_is_denied_and_never_allowed() {
+    let cut = |arguments: Value| {
+        let mut cut = arguments;
+        cut["truncated"] = json!(true);
+        cut["original_bytes"] = json!(600_000);
+        tool("shell", cut)
+    };
+    let part = "l".repeat(20_000);
+    for (pattern, arguments, expected) in [
+        // Its end may have been anything.
+        ("rm *", json!({"command": part}), (true, true)),
+        ("*", json!({"command": ["bash", "-lc", part]}), (true, true)),
+        // It may have been there.
+        ("rm *", json!({"preview": "{\"command\":"}), (true, true)),
+        // What is short was not cut, whatever stands beside it.
+        (
+            "rm *",
+            json!({"command": "ls", "content": part}),
+            (false, false),
+        ),
+        (
+            "rm *",
+            json!({"command": "rm x", "content": part}),
+            (true, false),
+        ),
+        ("rm *", json!({"content": part}), (false, false)),
+    ] {
+        let tool = cut(arguments);
+        let deny = terms(Decision::Deny, "shell", Some(("command", pattern)));
+        assert_eq!(
+            (deny.covers(&tool), deny.looks_at_parts(&tool)),
+            expected,
+            "{tool:?}"
+        );
+        let allow = terms(Decision::Allow, "shell", Some(("command", pattern)));
+        assert!(!allow.covers(&tool) || !expected.1, "{tool:?}");
+    }
+    let same = cut(json!({"preview": "{"}));
+    for (decision, expected) in [(Decision::Allow, false), (Decision::Deny, true)] {
+        let equals = RuleTerms {
+            arguments: Some(ArgumentPattern::Equals(same.arguments.clone())),
+            ..terms(decision, "shell", None)
+        };
+        assert_eq!(equals.covers(&same), expected, "{decision:?}");
+    }
+    let short = cut(json!({"file_path": "/a", "content": part}));
+    assert!(pattern::narrowest(&short.arguments).unwrap().is_some());
+    pattern::narrowest(&same.arguments).unwrap_err();
+    pattern::narrowest(&cut(json!({"command": part})).arguments).unwrap_err();
+}
+
+#[test]
 fn arguments_are_looked_at_by_field_as_text() {
     let allow = |name, pattern| terms(Decision::Allow, "t", Some((name, pattern)));
     for (terms, arguments, expected) in [
@@ -232,7 +284,7 @@ fn an_answer_makes_the_narrowest_rule_that_makes_sense() {
         (json!({}), None),
         (Value::Null, None),
     ] {
-        let narrow = pattern::narrowest(&arguments);
+        let narrow = pattern::narrowest(&arguments).unwrap();
         assert_eq!(narrow, expected, "{arguments}");
         // Whatever it is, it covers what it was made of.
         for decision in [Decision::Allow, Decision::Deny] {
@@ -353,7 +405,7 @@ proptest! {
     /// A rule made of an answer covers that call, and no other command.
     #[test]
     fn a_made_rule_covers_its_own_command_alone(one in ".{1,12}", other in ".{1,12}") {
-        let narrow = pattern::narrowest(&json!({"command": one}));
+        let narrow = pattern::narrowest(&json!({"command": one})).unwrap();
         let made = RuleTerms {
             tool_name: glob::literal("shell"),
             arguments: narrow,

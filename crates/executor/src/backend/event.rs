@@ -15,11 +15,14 @@ pub const EVENT_LIMIT: usize = 256 * 1024;
 /// Room for what the executor adds to a payload.
 const PAYLOAD_LIMIT: usize = EVENT_LIMIT - 4 * 1024;
 
+/// The arguments that a question shows; its options need room, too.
+const ARGUMENTS_LIMIT: usize = 192 * 1024;
+
 /// Pieces of messages; six times as much as JSON at worst.
 const TEXT_PIECE: usize = 32 * 1024;
 
 /// The server takes 128 levels for a whole request.
-const DEPTH_LIMIT: usize = 64;
+pub(super) const DEPTH_LIMIT: usize = 64;
 
 const PREVIEW: usize = 8 * 1024;
 
@@ -38,8 +41,15 @@ impl AgentEvent {
         clean(&mut payload, redactor, 0);
         Self {
             kind: kind.to_owned(),
-            payload: bounded(payload),
+            payload: bounded(payload, PAYLOAD_LIMIT),
         }
+    }
+
+    /// What a person is asked goes the same way as an event: bounded and without secrets.
+    pub(crate) fn arguments(mut arguments: Value, redactor: &Redactor) -> Value {
+        // They are cut where the events of the call cut them, in which they are a field.
+        clean(&mut arguments, redactor, 1);
+        bounded(arguments, ARGUMENTS_LIMIT)
     }
 
     /// The agent has lost the conversation that it was to go on with, and begins anew.
@@ -100,17 +110,17 @@ fn clean_text(text: String, redactor: &Redactor) -> String {
 
 /// Cuts the longest strings until the whole fits; if it is not strings that fill it, only a preview
 /// and the short fields remain.
-fn bounded(payload: Value) -> Value {
+fn bounded(payload: Value, most: usize) -> Value {
     let original = payload.to_string().len();
-    if original <= PAYLOAD_LIMIT {
+    if original <= most {
         return payload;
     }
-    let mut limit = PAYLOAD_LIMIT / 2;
+    let mut limit = most / 2;
     while limit >= 256 {
         let mut cut = payload.clone();
         cut_strings(&mut cut, limit);
-        mark_cut(&mut cut, original);
-        if cut.to_string().len() <= PAYLOAD_LIMIT {
+        let cut = marked_cut(cut, original);
+        if cut.to_string().len() <= most {
             return cut;
         }
         limit /= 2;
@@ -130,9 +140,7 @@ fn bounded(payload: Value) -> Value {
         "preview".to_owned(),
         json!(text[..text.floor_char_boundary(PREVIEW)]),
     );
-    let mut kept = Value::Object(kept);
-    mark_cut(&mut kept, original);
-    kept
+    marked_cut(Value::Object(kept), original)
 }
 
 fn cut_strings(value: &mut Value, limit: usize) {
@@ -146,11 +154,15 @@ fn cut_strings(value: &mut Value, limit: usize) {
     }
 }
 
-fn mark_cut(value: &mut Value, original: usize) {
-    if let Value::Object(fields) = value {
-        fields.insert("truncated".to_owned(), json!(true));
-        fields.insert("original_bytes".to_owned(), json!(original));
-    }
+/// What has no fields stands in one, or nobody could tell that it is not the whole.
+fn marked_cut(value: Value, original: usize) -> Value {
+    let mut fields = match value {
+        Value::Object(fields) => fields,
+        other => Map::from_iter([("value".to_owned(), other)]),
+    };
+    fields.insert("truncated".to_owned(), json!(true));
+    fields.insert("original_bytes".to_owned(), json!(original));
+    Value::Object(fields)
 }
 
 #[cfg(test)]
@@ -180,6 +192,22 @@ mod tests {
         assert!(event.payload.to_string().len() <= EVENT_LIMIT);
         assert_eq!(event.payload["call_id"], "c");
         assert!(event.payload["preview"].as_str().unwrap().starts_with('{'));
+    }
+
+    #[test]
+    fn arguments_that_are_cut_say_so_whatever_they_are() {
+        let long = "l".repeat(600_000);
+        let cut = AgentEvent::arguments(json!({"command": long}), &plain());
+        assert_eq!(cut["truncated"], true);
+        assert!(cut["command"].as_str().unwrap().len() > 60_000);
+        for whole in [json!(long), json!([long, "x"])] {
+            let cut = AgentEvent::arguments(whole, &plain());
+            assert_eq!(cut["truncated"], true, "{cut}");
+            assert!(cut["value"].is_string() || cut["value"][1] == "x");
+            assert!(cut.to_string().len() <= ARGUMENTS_LIMIT);
+        }
+        let short = json!(["ls"]);
+        assert_eq!(AgentEvent::arguments(short.clone(), &plain()), short);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod command;
 mod event;
 mod failure;
 mod lenient;
+mod naming;
 mod settings;
 mod vigil;
 
@@ -224,6 +225,8 @@ pub enum FormAnswer {
     Declined,
     /// Nobody will answer.
     Cancelled,
+    /// It reached nobody, for this reason.
+    Unasked(String),
 }
 
 /// A question for approval.
@@ -271,6 +274,8 @@ pub enum Answer {
     },
     /// Nobody will answer.
     Cancelled,
+    /// It reached nobody, for this reason: the agent is told no.
+    Unasked(String),
 }
 
 /// How far an answer reaches.

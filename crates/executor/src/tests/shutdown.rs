@@ -26,6 +26,12 @@ async fn a_drain_takes_no_claims_and_lets_runs_finish() {
     assert_eq!(drained, expected);
     assert_eq!(server.end().unwrap()["status"], "completed");
     assert_eq!(server.seen("claim").len(), claims);
+    // It says so when it begins to leave and when it is gone.
+    let left = server.seen("leave");
+    assert_eq!(left.len(), 2);
+    let told: serde_json::Value = serde_json::from_slice(&left[1].body).unwrap();
+    assert_eq!(told["executor_id"], "box");
+    assert!(told["worker_instance_id"].is_string());
 }
 
 #[tokio::test(start_paused = true)]

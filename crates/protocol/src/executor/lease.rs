@@ -123,6 +123,29 @@ pub struct HeartbeatRequest {
     pub agent_state: Option<Value>,
 }
 
+/// Body of `POST /executor/leave`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaveRequest {
+    /// Who leaves.
+    #[schema(required)]
+    pub executor_id: Option<String>,
+    /// The older name of `executor_id`.
+    pub worker_id: Option<String>,
+    /// The process that ends, as it named itself with its claims.
+    pub worker_instance_id: Option<String>,
+}
+
+impl LeaveRequest {
+    /// Checks every field; gives the executor's name and its process.
+    pub fn check(self) -> Result<(String, Option<String>), Vec<FieldError>> {
+        let mut faults = Faults::default();
+        let executor_id = check_executor_id(&mut faults, self.executor_id, self.worker_id);
+        check_instance(&mut faults, self.worker_instance_id.as_deref());
+        faults.finish((executor_id, self.worker_instance_id))
+    }
+}
+
 /// A checked heartbeat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedHeartbeat {

@@ -15,7 +15,9 @@ pub use ask::{ApprovalRequest, ApprovalResponse, CheckedAsk, QuestionRequest, Qu
 pub(crate) use claim::MAX_RUNS;
 pub use claim::{CheckedClaim, ClaimResponse, ClaimRunRequest, Grant};
 pub use complete::{CheckedComplete, CompleteRequest};
-pub use lease::{CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, Presented, ReleaseRequest};
+pub use lease::{
+    CheckedHeartbeat, HeartbeatRequest, HeartbeatResponse, LeaveRequest, Presented, ReleaseRequest,
+};
 pub use list::{ExecutorList, ExecutorResponse, ExecutorsQuery};
 pub use tape::{
     CheckedSnapshot, SavedSnapshot, SnapshotRequest, TapeEntryUpload, TapeRequest, TapeResponse,

@@ -1,4 +1,4 @@
-//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete. A broken request from an
+//! The executor protocol: claim, heartbeat, upload, ask, snapshot, artifacts, tape, release, complete, leave. A broken request from an
 //! executor that has lost its claim is told of the loss first (api.md, Errors).
 
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::ask::Ask;
 use tapedeck_control_plane::commands::claim_run::ClaimRun;
 use tapedeck_control_plane::commands::heartbeat::{ClaimProof, Heartbeat};
+use tapedeck_control_plane::commands::leave_executor::LeaveExecutor;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
 use tapedeck_control_plane::commands::save_artifacts::SaveArtifacts;
 use tapedeck_control_plane::commands::save_snapshot::SaveSnapshot;
@@ -23,8 +24,8 @@ use tapedeck_domain::{InteractionId, RunId};
 use tapedeck_protocol::executor::{
     ApprovalRequest, ApprovalResponse, ArtifactsRequest, ArtifactsResponse, CheckedAsk,
     ClaimResponse, ClaimRunRequest, CompleteRequest, Grant, HeartbeatRequest, HeartbeatResponse,
-    Presented, QuestionRequest, QuestionResponse, ReleaseRequest, SavedArtifact, SavedSnapshot,
-    SnapshotRequest, TapeRequest, TapeResponse, UploadRequest, UploadResponse,
+    LeaveRequest, Presented, QuestionRequest, QuestionResponse, ReleaseRequest, SavedArtifact,
+    SavedSnapshot, SnapshotRequest, TapeRequest, TapeResponse, UploadRequest, UploadResponse,
     UploadedEventResponse,
 };
 use tapedeck_protocol::run::RunResponse;
@@ -66,6 +67,22 @@ pub(super) async fn claim(call: Call, body: Body) -> Answer<ClaimResponse> {
     };
     let (session, run, context) = (&claimed.session, &claimed.run, claimed.resume_context);
     Ok(Json(ClaimResponse::new(session, run, &grant, context)))
+}
+
+/// Says that the executor's process ends: it counts as offline at once, so that no run waits for it.
+/// Where another process of its name was heard of since, nothing changes.
+#[utoipa::path(
+    post, path = "/executor/leave", tag = "executor", request_body = LeaveRequest,
+    responses((status = 204))
+)]
+pub(super) async fn leave(call: Call, body: Body) -> Result<StatusCode, Fault> {
+    let (executor_id, instance_id) = body.read::<LeaveRequest>()?.check()?;
+    let leave = LeaveExecutor {
+        executor_id,
+        instance_id,
+    };
+    call.control().leave_executor(leave).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Extends a claim's lease; with a wait it answers early when a cancel or an answer comes.

@@ -98,6 +98,7 @@ fn leases() -> Endpoints {
         .routes(routes!(executor::ask))
         .routes(routes!(executor::ask_question))
         .routes(routes!(executor::release))
+        .routes(routes!(executor::leave))
 }
 
 fn others() -> Endpoints {

@@ -402,6 +402,34 @@ async fn executors_are_listed_by_name_in_pages() {
 }
 
 #[tokio::test]
+async fn an_executor_that_leaves_is_offline_and_may_come_back() {
+    let live = Live::start().await;
+    let claim = json!({"executor_id": "e", "worker_instance_id": "i1"});
+    let poll = || live.post("/executor/runs/claim", claim.clone());
+    let status = async || live.get("/executors/e").await.ok()["status"].clone();
+    poll().await.is(StatusCode::NOT_FOUND, "no_run_available");
+    for (body, expected) in [
+        (
+            json!({"executor_id": "e", "worker_instance_id": "i2"}),
+            "idle",
+        ),
+        (json!({"executor_id": "nobody"}), "idle"),
+        (
+            json!({"worker_id": "e", "worker_instance_id": "i1"}),
+            "offline",
+        ),
+    ] {
+        let left = live.post("/executor/leave", body).await;
+        assert_eq!(left.status, StatusCode::NO_CONTENT);
+        assert_eq!(status().await, expected);
+    }
+    poll().await.is(StatusCode::NOT_FOUND, "no_run_available");
+    assert_eq!(status().await, "idle");
+    let nameless = live.post("/executor/leave", json!({})).await;
+    nameless.is(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request");
+}
+
+#[tokio::test]
 async fn operators_drain_and_forget_executors() {
     let live = Live::start().await;
     let empty = || json!({});

@@ -1,11 +1,13 @@
 //! What the agent asks of a person. It owns the open questions; one must never be left without an
-//! answer, some agents hang on it.
+//! answer, some agents hang on it, nor be answered for a person without a trace in the log.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::Value;
-use tokio::sync::watch;
+use serde_json::{Value, json};
+use tapedeck_domain::event::uploaded;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -13,8 +15,10 @@ use super::rpc::{Peer, REQUEST_CANCELLED};
 use super::updates::Asked;
 use super::{elicitation, permission};
 use crate::backend::{
-    Answer, ApprovalPolicy, Form, FormAnswer, Question, QuestionOption, Questions, Scope,
+    AgentEvent, Answer, ApprovalPolicy, Form, FormAnswer, Question, QuestionOption, Questions,
+    Scope,
 };
+use crate::process::Redactor;
 
 /// Asks on behalf of the agent in one turn, each question in a task of its own.
 #[derive(Debug)]
@@ -22,10 +26,27 @@ pub(super) struct Asking {
     questions: Arc<dyn Questions>,
     policy: ApprovalPolicy,
     peer: Peer,
+    events: mpsc::Sender<AgentEvent>,
+    redactor: Redactor,
     stop: CancellationToken,
     open: Arc<Open>,
     tasks: JoinSet<()>,
     asked: u64,
+}
+
+/// What an agent is told, and what the log is told of it.
+struct Answered {
+    result: Value,
+    trace: Option<AgentEvent>,
+}
+
+impl Answered {
+    fn untold(result: Value) -> Self {
+        Self {
+            result,
+            trace: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -38,9 +59,9 @@ impl Asking {
     /// After `stop` all questions, open and new, are answered as cancelled. `count` is kept at the
     /// number of open ones.
     pub(super) fn new(
-        questions: Arc<dyn Questions>,
-        policy: ApprovalPolicy,
+        (questions, policy): (Arc<dyn Questions>, ApprovalPolicy),
         peer: Peer,
+        (events, redactor): (mpsc::Sender<AgentEvent>, Redactor),
         stop: CancellationToken,
         count: watch::Sender<usize>,
     ) -> Self {
@@ -52,6 +73,8 @@ impl Asking {
             questions,
             policy,
             peer,
+            events,
+            redactor,
             stop,
             open,
             tasks: JoinSet::new(),
@@ -73,28 +96,35 @@ impl Asking {
             tool_kind: asked.tool_kind,
             call_id: Some(asked.call_id),
             arguments: asked.arguments,
-            options: options.clone(),
+            options: permission::shown(&options, &self.redactor),
         };
         let unasked = if !permission::may_be_approved(&options) {
             // Whatever a person says, the agent could only be told no.
-            tracing::warn!(
-                tool = question.tool_name,
-                "a question that offers no yes is denied"
-            );
-            let (scope, feedback) = (Scope::Once, None);
-            Some(Answer::Denied { scope, feedback })
+            let text = "the agent asked for permission and offered no option that allows it";
+            tracing::warn!(tool = question.tool_name, "{text}");
+            Some(Answer::Unasked(text.to_owned()))
         } else if self.policy == ApprovalPolicy::Auto && asked.only_reads {
             Some(Answer::Approved { scope: Scope::Once })
         } else {
             None
         };
-        let questions = Arc::clone(&self.questions);
+        let (questions, redactor) = (Arc::clone(&self.questions), self.redactor.clone());
+        let about = json!({"call_id": question.call_id, "tool_name": question.tool_name});
         let answer = async move {
             let answer = match unasked {
                 Some(answer) => answer,
                 None => questions.ask(question).await,
             };
-            permission::outcome(&answer, &options)
+            let result = permission::outcome(&answer, &options);
+            let told = match result["outcome"]["outcome"].as_str() {
+                Some("selected") => "denied",
+                Some(_) | None => "cancelled",
+            };
+            let trace = match answer {
+                Answer::Unasked(reason) => Some(unasked_event((about, told), &reason, &redactor)),
+                Answer::Approved { .. } | Answer::Denied { .. } | Answer::Cancelled => None,
+            };
+            Answered { result, trace }
         };
         self.ask(id, answer, permission::cancelled());
     }
@@ -107,8 +137,19 @@ impl Asking {
             message: asked.message,
             schema: asked.schema,
         };
-        let questions = Arc::clone(&self.questions);
-        let answer = async move { elicitation::outcome(questions.ask_form(form).await) };
+        let (questions, redactor) = (Arc::clone(&self.questions), self.redactor.clone());
+        let about = json!({"call_id": form.call_id, "message": form.message});
+        let answer = async move {
+            let answer = questions.ask_form(form).await;
+            let trace = match &answer {
+                FormAnswer::Unasked(reason) => {
+                    Some(unasked_event((about, "cancelled"), reason, &redactor))
+                }
+                FormAnswer::Accepted(_) | FormAnswer::Declined | FormAnswer::Cancelled => None,
+            };
+            let result = elicitation::outcome(answer);
+            Answered { result, trace }
+        };
         self.ask(id, answer, elicitation::outcome(FormAnswer::Cancelled));
     }
 
@@ -120,23 +161,28 @@ impl Asking {
     fn ask(
         &mut self,
         id: Value,
-        answer: impl Future<Output = Value> + Send + 'static,
+        answer: impl Future<Output = Answered> + Send + 'static,
         cancelled: Value,
     ) {
         while self.tasks.try_join_next().is_some() {}
-        let (peer, stop) = (self.peer.clone(), self.stop.clone());
+        let (peer, stop, events) = (self.peer.clone(), self.stop.clone(), self.events.clone());
         let entry = self.open.enter(&id);
         self.tasks.spawn(async move {
-            let result = tokio::select! {
+            let answered = tokio::select! {
                 biased;
-                () = stop.cancelled() => cancelled,
+                () = stop.cancelled() => Answered::untold(cancelled),
                 () = entry.withdrawn.cancelled() => {
                     let text = "the request was cancelled";
                     return peer.refuse(id, REQUEST_CANCELLED, text).await;
                 }
-                result = answer => result,
+                answered = answer => answered,
             };
-            peer.answer(id, result).await;
+            // The trace comes first, but a full queue must not hold up the answer.
+            let unsent = answered.trace.map(|trace| events.try_send(trace));
+            peer.answer(id, answered.result).await;
+            if let Some(Err(TrySendError::Full(trace))) = unsent {
+                drop(events.send(trace).await);
+            }
             drop(entry);
         });
     }
@@ -152,6 +198,18 @@ impl Asking {
             withdrawn.cancel();
         }
     }
+}
+
+/// Says that nobody was asked, and who answered instead.
+fn unasked_event(
+    (mut about, told): (Value, &str),
+    reason: &str,
+    redactor: &Redactor,
+) -> AgentEvent {
+    about["error"] = json!(reason);
+    about["status"] = json!(told);
+    about["resolved_by"] = json!("system:executor");
+    AgentEvent::new(uploaded::ERROR, about, redactor)
 }
 
 impl Open {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::asking::Asking;
-use super::rpc::{INVALID_PARAMS, METHOD_NOT_FOUND, Message, Peer, write};
+use super::rpc::{INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Peer, write};
 use super::services::Services;
 use super::updates::Updates;
 use super::{elicitation, permission};
@@ -35,6 +35,7 @@ pub(super) struct Connection {
     link: Arc<Mutex<Option<Arc<Link>>>>,
     end_input: CancellationToken,
     ended: watch::Receiver<Option<Result<(), Failure>>>,
+    redactor: Redactor,
     _tasks: JoinSet<()>,
 }
 
@@ -59,6 +60,9 @@ pub(super) struct Noise {
 
 impl Noise {
     fn note(&mut self, line: &str, redactor: &Redactor) {
+        if self.lines == 0 {
+            tracing::warn!("the agent writes what is no message; the run's result counts it");
+        }
         self.lines += 1;
         if self.samples.len() < NOISE_SAMPLES {
             let line = redactor.redact(line.to_owned()).replace('\0', "\u{fffd}");
@@ -87,6 +91,7 @@ impl Connection {
         let updates = Arc::new(Mutex::new(Updates::new(pipes.redactor.clone())));
         let noise = Arc::new(Mutex::new(Noise::default()));
         let link = Arc::new(Mutex::new(None));
+        let redactor = pipes.redactor.clone();
         let reader = Reader {
             lines: LineReader::new(pipes.stdout, pipes.line_limit),
             peer: peer.clone(),
@@ -110,6 +115,7 @@ impl Connection {
             link,
             end_input,
             ended,
+            redactor,
             _tasks: tasks,
         }
     }
@@ -126,9 +132,9 @@ impl Connection {
         let stop_questions = CancellationToken::new();
         let open_questions = count.subscribe();
         let asking = Asking::new(
-            Arc::clone(&io.questions),
-            turn.approval_policy,
+            (Arc::clone(&io.questions), turn.approval_policy),
             self.peer.clone(),
+            (io.events.clone(), self.redactor.clone()),
             stop_questions.clone(),
             count,
         );
@@ -273,6 +279,7 @@ impl Reader {
             Some(Message::Request { id, method, params }) => {
                 self.requested(id, &method, params).await;
             }
+            Some(Message::Unread { id }) => self.unread(id, line).await,
             None => {
                 let mut noise = self.noise.lock().unwrap_or_else(PoisonError::into_inner);
                 noise.note(line, &self.redactor);
@@ -305,6 +312,29 @@ impl Reader {
         if let Some(link) = link_of(&self.link) {
             link.emit(events).await;
         }
+    }
+
+    /// Nobody waits for an answer that will never come.
+    async fn unread(&self, id: Option<Value>, line: &str) {
+        tracing::warn!(
+            is_request = id.is_some(),
+            bytes = line.len(),
+            "a message of the agent's can't be read"
+        );
+        if let Some(id) = id {
+            let text = "the request can't be read";
+            self.peer.refuse(id, INVALID_REQUEST, text).await;
+        }
+        let trace = self.updates().unread(line);
+        self.emit(trace).await;
+    }
+
+    /// Answers a question that can't be put to anybody.
+    async fn refuse(&self, id: Value, (method, params): (&str, &Value), text: &str) {
+        tracing::warn!(method, reason = text, "a request of the agent's is refused");
+        self.peer.refuse(id, INVALID_PARAMS, text).await;
+        let trace = self.updates().refused(method, params, text);
+        self.emit(trace).await;
     }
 
     async fn requested(&mut self, id: Value, method: &str, params: Value) {
@@ -340,7 +370,8 @@ impl Reader {
             }
             _ => {
                 let text = "`toolCall.toolCallId` is missing";
-                self.peer.refuse(id, INVALID_PARAMS, text).await;
+                let request = ("session/request_permission", &params);
+                self.refuse(id, request, text).await;
             }
         }
     }
@@ -352,7 +383,7 @@ impl Reader {
         }
         match elicitation::Asked::of(params, &self.redactor) {
             Ok(asked) => link.asking().form(id, asked),
-            Err(text) => self.peer.refuse(id, INVALID_PARAMS, text).await,
+            Err(text) => self.refuse(id, ("elicitation/create", params), text).await,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::backend::{AgentEvent, FormAnswer};
+use crate::backend::{AgentEvent, FormAnswer, naming};
 use crate::process::Redactor;
 
 /// A form as the agent asks it.
@@ -32,7 +32,9 @@ impl Asked {
             return Err("the form is too large");
         }
         Ok(Self {
-            call_id: params["toolCallId"].as_str().map(str::to_owned),
+            call_id: params["toolCallId"]
+                .as_str()
+                .map(|id| naming::call_id(id, redactor)),
             message: payload["message"].as_str().unwrap_or_default().to_owned(),
             schema: payload["schema"].take(),
         })
@@ -44,7 +46,7 @@ pub(super) fn outcome(answer: FormAnswer) -> Value {
     match answer {
         FormAnswer::Accepted(content) => json!({"action": "accept", "content": content}),
         FormAnswer::Declined => json!({"action": "decline"}),
-        FormAnswer::Cancelled => json!({"action": "cancel"}),
+        FormAnswer::Cancelled | FormAnswer::Unasked(_) => json!({"action": "cancel"}),
     }
 }
 

@@ -3,7 +3,11 @@
 
 use serde_json::{Value, json};
 
-use crate::backend::{Answer, QuestionOption, Scope};
+use crate::backend::{Answer, QuestionOption, Scope, naming};
+use crate::process::Redactor;
+
+/// Options that a person is shown.
+const SHOWN: usize = 16;
 
 /// An option that the agent offers.
 pub(super) fn option(value: &Value) -> Option<QuestionOption> {
@@ -15,6 +19,19 @@ pub(super) fn option(value: &Value) -> Option<QuestionOption> {
         name,
         kind,
     })
+}
+
+/// The options as a person is shown them: the agent alone needs them as they are.
+pub(super) fn shown(options: &[QuestionOption], redactor: &Redactor) -> Vec<QuestionOption> {
+    let short = |text: &str| naming::short(text, redactor);
+    let options = options.iter().take(SHOWN);
+    options
+        .map(|option| QuestionOption {
+            option_id: short(&option.option_id),
+            name: short(&option.name),
+            kind: short(&option.kind),
+        })
+        .collect()
 }
 
 /// Whether an agent that is told yes can be told so.
@@ -38,7 +55,7 @@ pub(super) fn outcome(answer: &Answer, options: &[QuestionOption]) -> Value {
             scope: Scope::Always,
             ..
         } => ["reject_always", "reject_once"],
-        Answer::Denied { .. } => ["reject_once", "reject_always"],
+        Answer::Denied { .. } | Answer::Unasked(_) => ["reject_once", "reject_always"],
         Answer::Cancelled => return cancelled(),
     };
     let chosen = kinds

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::lenient;
 
+const PARSE_ERROR: i64 = -32700;
+pub(super) const INVALID_REQUEST: i64 = -32600;
 pub(super) const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) const INVALID_PARAMS: i64 = -32602;
 pub(super) const INTERNAL_ERROR: i64 = -32603;
@@ -39,12 +41,43 @@ pub(super) enum Message {
         method: String,
         params: Value,
     },
+    /// A request, if it has an id, or a notification that can't be read.
+    Unread {
+        id: Option<Value>,
+    },
+}
+
+/// What has to be read of a message whose rest can't be, a number beyond all bounds for one.
+#[derive(Deserialize)]
+struct Envelope {
+    id: Option<Value>,
+    method: Option<String>,
+}
+
+impl Envelope {
+    fn message(self) -> Option<Message> {
+        match (self.id, self.method) {
+            (id, Some(_)) => Some(Message::Unread { id }),
+            (Some(id), None) => Some(Message::Response {
+                id: id.as_u64()?,
+                result: Err(RpcError {
+                    code: PARSE_ERROR,
+                    message: "the answer can't be read".to_owned(),
+                    data: None,
+                }),
+            }),
+            (None, None) => None,
+        }
+    }
 }
 
 impl Message {
     /// `None` if the line is no JSON-RPC message.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let Value::Object(mut fields) = lenient::parse(line)? else {
+        let Some(message) = lenient::parse(line) else {
+            return serde_json::from_str::<Envelope>(line).ok()?.message();
+        };
+        let Value::Object(mut fields) = message else {
             return None;
         };
         let id = fields.remove("id").filter(|id| !id.is_null());
@@ -52,7 +85,8 @@ impl Message {
         match (fields.remove("method"), id) {
             (Some(Value::String(method)), Some(id)) => Some(Self::Request { id, method, params }),
             (Some(Value::String(method)), None) => Some(Self::Notification { method, params }),
-            (Some(_), _) | (None, None) => None,
+            (Some(_), Some(id)) => Some(Self::Unread { id: Some(id) }),
+            (Some(_) | None, None) => None,
             (None, Some(id)) => {
                 let error = fields.remove("error").filter(|error| !error.is_null());
                 let result = fields.remove("result");
@@ -280,6 +314,39 @@ mod tests {
                 result: Err(error)
             })
         );
+    }
+
+    #[test]
+    fn what_can_t_be_read_is_known_by_its_id() {
+        let unread = |id: Option<Value>| Some(Message::Unread { id });
+        for (line, expected) in [
+            (
+                r#"{"id":"a","method":"m","params":{"n":1e999}}"#,
+                unread(Some(json!("a"))),
+            ),
+            (r#"{"method":"m","params":{"n":1e999}}"#, unread(None)),
+            (r#"{"id":5,"method":7}"#, unread(Some(json!(5)))),
+        ] {
+            assert_eq!(Message::parse(line), expected, "{line}");
+        }
+        let answer = Message::parse(r#"{"id":5,"result":{"n":1e999}}"#);
+        assert!(matches!(
+            answer,
+            Some(Message::Response {
+                id: 5,
+                result: Err(_)
+            })
+        ));
+    }
+
+    #[test]
+    fn however_deep_a_message_is_it_is_read() {
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let line = format!(r#"{{"id":1,"method":"m","params":{{"a":{deep},"b":2}}}}"#);
+        let Some(Message::Request { id, params, .. }) = Message::parse(&line) else {
+            panic!("no request")
+        };
+        assert_eq!((id, &params["b"]), (json!(1), &json!(2)));
     }
 
     #[test]

@@ -6,11 +6,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::backend::AgentEvent;
+use crate::backend::{AgentEvent, naming};
 use crate::process::Redactor;
-
-/// Titles can be whole commands.
-const NAME_LIMIT: usize = 200;
 
 #[derive(Debug, Default)]
 pub(super) struct Tools {
@@ -55,20 +52,20 @@ impl Tools {
         message: &Value,
         redactor: &Redactor,
     ) -> Option<Vec<AgentEvent>> {
-        let id = message["toolCallId"].as_str()?;
+        let id = &naming::call_id(message["toolCallId"].as_str()?, redactor);
         let mut events = Vec::new();
         let begun = self.calls.contains_key(id);
-        let call = self.calls.entry(id.to_owned()).or_default();
+        let call = self.calls.entry(id.clone()).or_default();
         if call.ended {
             let late = json!({"update": message});
             return Some(vec![AgentEvent::new("agent.raw", late, redactor)]);
         }
         let changed = merge(&mut call.fields, message);
         if !begun || message["name"].is_string() {
-            call.name = name_of(call);
+            call.name = name_of(call, redactor);
         }
         if !begun {
-            self.order.push(id.to_owned());
+            self.order.push(id.clone());
             events.push(AgentEvent::new(
                 "ToolCallBegin",
                 begin_payload(id, call),
@@ -172,16 +169,12 @@ fn merge(fields: &mut Map<String, Value>, message: &Value) -> bool {
     changed
 }
 
-fn name_of(call: &Call) -> String {
+fn name_of(call: &Call, redactor: &Redactor) -> String {
     let name = call
         .text("name")
         .or(call.text("title"))
         .or(call.text("kind"));
-    let name = name
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .unwrap_or("tool");
-    name.chars().take(NAME_LIMIT).collect()
+    naming::tool_name(name.unwrap_or_default(), redactor)
 }
 
 fn begin_payload(id: &str, call: &Call) -> Value {
@@ -268,6 +261,23 @@ mod tests {
             events[2].1,
             json!({"call_id": "t", "tool_name": "ls", "status": "completed"})
         );
+    }
+
+    #[test]
+    fn a_call_has_one_name_and_one_id_in_all_that_is_told_of_it() {
+        let mut tools = Tools::default();
+        let (redactor, long) = (Redactor::default(), "x".repeat(300));
+        let mut called = |id: &str| {
+            let message = json!({"toolCallId": id, "title": "a\0b", "status": "in_progress"});
+            let events = tools.upsert(&message, &redactor).unwrap();
+            let event = &events[0].payload;
+            assert_eq!(event["call_id"], naming::call_id(id, &redactor));
+            let asked = tools.subject(&naming::call_id(id, &redactor)).unwrap();
+            assert_eq!(event["tool_name"], asked.0);
+            asked.0
+        };
+        assert_eq!(called(&long), "a\u{fffd}b");
+        assert_eq!(called("a\0b"), "a\u{fffd}b");
     }
 
     #[test]

@@ -9,8 +9,11 @@ use tokio::time::Instant;
 use super::choices::Choices;
 use super::content::{content_payload, session_event};
 use super::tools::Tools;
-use crate::backend::AgentEvent;
+use crate::backend::{AgentEvent, naming};
 use crate::process::Redactor;
+
+/// What is kept of a line that can't be read, in characters.
+const UNREAD: usize = 8 * 1024;
 
 /// Reports that may come before their session's id is known.
 const EARLY_LIMIT: usize = 1000;
@@ -158,21 +161,40 @@ impl Updates {
             return None;
         };
         let events = self.tools.upsert(tool_call, &self.redactor)?;
-        let call_id = tool_call["toolCallId"].as_str()?.to_owned();
+        let call_id = naming::call_id(tool_call["toolCallId"].as_str()?, &self.redactor);
         let (tool_name, arguments) = self.tools.subject(&call_id)?;
-        // What a person is asked goes the same way as an event: bounded and without secrets.
-        let arguments = self.event("", arguments).payload;
         let only_reads = self.tools.only_reads(&call_id);
         let kind = self.tools.kind(&call_id);
         let tool_kind = kind.filter(|kind| kind.chars().count() <= limits::NAME_CHARS);
         Some(Asked {
             events,
-            tool_kind: tool_kind.map(str::to_owned),
+            arguments: AgentEvent::arguments(arguments, &self.redactor),
+            tool_kind: tool_kind.map(|kind| naming::short(kind, &self.redactor)),
             call_id,
             tool_name,
-            arguments,
             only_reads,
         })
+    }
+
+    /// A message that can't be read. It leaves a trace where a turn is under way.
+    pub(super) fn unread(&self, line: &str) -> Vec<AgentEvent> {
+        // Redaction comes before the cut, which might go through a secret.
+        let line = self.redactor.redact(line.to_owned());
+        let line: String = line.chars().take(UNREAD).collect();
+        self.trace(json!({"line": line, "reason": "it can't be read"}))
+    }
+
+    /// A request that says too little to be asked, and what it was told.
+    pub(super) fn refused(&self, method: &str, params: &Value, reason: &str) -> Vec<AgentEvent> {
+        let request = json!({"method": method, "params": params});
+        self.trace(json!({"request": request, "reason": reason}))
+    }
+
+    fn trace(&self, payload: Value) -> Vec<AgentEvent> {
+        match self.stage {
+            Stage::Live(_) => vec![self.event("agent.raw", payload)],
+            Stage::Opening | Stage::Replaying | Stage::Answered | Stage::Closed => Vec::new(),
+        }
     }
 
     fn update(&mut self, update: &Value) -> Vec<AgentEvent> {

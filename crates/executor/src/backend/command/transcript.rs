@@ -4,11 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::backend::AgentEvent;
+use crate::backend::{AgentEvent, naming};
 use crate::process::Redactor;
-
-/// Names are no place for whole commands.
-const NAME_LIMIT: usize = 200;
 
 /// Reasons can be whole requests.
 const REASON_LIMIT: usize = 2000;
@@ -23,7 +20,10 @@ pub(super) struct Transcript {
     usage: Option<Value>,
     error: Option<String>,
     ending: Option<Ending>,
+    /// It has said or done anything.
     spoke: bool,
+    /// It has said a part of its answer.
+    answered: bool,
 }
 
 /// A program's own word on its turn.
@@ -44,11 +44,7 @@ struct Call {
 }
 
 impl Call {
-    fn new(id: &str, name: &str, arguments: &Value) -> Self {
-        let name = match name.trim() {
-            "" => "tool".to_owned(),
-            name => name.chars().take(NAME_LIMIT).collect(),
-        };
+    fn new(id: &str, name: String, arguments: &Value) -> Self {
         let arguments = match arguments {
             Value::Null => json!({}),
             arguments => arguments.clone(),
@@ -77,6 +73,7 @@ impl Transcript {
             error: None,
             ending: None,
             spoke: false,
+            answered: false,
         }
     }
 
@@ -85,12 +82,20 @@ impl Transcript {
         std::mem::take(&mut self.events)
     }
 
+    /// The answer as the end of the turn repeats it: it counts where nothing else was said.
+    pub(super) fn conclude(&mut self, text: &str) {
+        if !self.answered {
+            self.say(text, None);
+        }
+    }
+
     /// A piece of the answer; pieces of one message share an id where there is one.
     pub(super) fn say(&mut self, text: &str, message_id: Option<&str>) {
         let mut fields = Map::from_iter([("role".to_owned(), json!("assistant"))]);
         if let Some(id) = message_id {
             fields.insert("message_id".to_owned(), json!(id));
         }
+        self.answered |= !text.trim().is_empty();
         self.texts("StreamDelta", "content", text, &fields);
     }
 
@@ -110,7 +115,7 @@ impl Transcript {
         self.spoke = true;
         // The newest calls are the ones that are spoken of.
         let Some(call) = self.calls.iter_mut().rfind(|call| call.id == id) else {
-            let call = Call::new(id, name, arguments);
+            let call = Call::new(id, naming::tool_name(name, &self.redactor), arguments);
             let payload = call.described();
             self.calls.push(call);
             self.event("ToolCallBegin", payload.clone());

@@ -1,5 +1,6 @@
 //! `claude-stream-json`: messages in the shape of a provider's interface, whole and, where the
-//! program is asked for them, in pieces before that. What came in pieces must not be told twice.
+//! program is asked for them, in pieces before that, and at the end once more. What was told must
+//! not be told twice.
 
 use serde_json::Value;
 
@@ -95,9 +96,14 @@ fn results(line: &Value, transcript: &mut Transcript) {
 /// A turn that failed may call itself a success, and says so in `is_error`. Its conversation's id
 /// proves nothing: one that isn't there is named, too.
 fn end(line: &Value, transcript: &mut Transcript) {
-    transcript.usage(&usage_with_cost(&line["usage"], &line["total_cost_usd"]));
     let subtype = text_of(line, "subtype");
-    if line["is_error"] != true && subtype == "success" {
+    let is_well = line["is_error"] != true && subtype == "success";
+    if is_well {
+        // What needs no model, as the program's own commands do, stands nowhere else.
+        transcript.conclude(text_of(line, "result"));
+    }
+    transcript.usage(&usage_with_cost(&line["usage"], &line["total_cost_usd"]));
+    if is_well {
         return transcript.finished();
     }
     let errors: Vec<&str> = line["errors"]
