@@ -139,7 +139,6 @@ async fn every_command_of_the_list_works_under_its_own_authority(t: TestControl)
         let reads = [
             "CheckClaim",
             "KeepHouse",
-            "LeaveExecutor",
             "ListExpired",
             "ListFoldable",
             "MarkAlive",
@@ -444,6 +443,7 @@ async fn another_namespace_cannot_write(t: TestControl) {
             "FoldRun",
             "ForgetExecutor",
             "KeepHouse",
+            "LeaveExecutor",
             "ListExpired",
             "ListFoldable",
             "LoadContext",

@@ -14,7 +14,6 @@ use tapedeck_store::{EventFilter, Page, PageRequest, RunFilter, SessionView, Tap
 use crate::ControlPlane;
 use crate::commands::drain_executor::DrainExecutor;
 use crate::commands::forget_executor::ForgetExecutor;
-use crate::commands::leave_executor::LeaveExecutor;
 use crate::cursor;
 use crate::error::{Error, Outcome};
 
@@ -206,11 +205,6 @@ impl ControlPlane {
     pub async fn forget_executor(&self, executor_id: &str) -> Outcome<()> {
         let executor_id = executor_id.to_owned();
         self.inner.execute(ForgetExecutor { executor_id }).await
-    }
-
-    /// Takes the leave of an executor's process.
-    pub async fn leave_executor(&self, leave: LeaveExecutor) -> Outcome<()> {
-        self.inner.execute(leave).await
     }
 
     /// One executor.

@@ -11,6 +11,7 @@ use crate::commands::append_events::{AppendEvents, Recorded};
 use crate::commands::append_tape::AppendTape;
 use crate::commands::check_claim::CheckClaim;
 use crate::commands::heartbeat::ClaimProof;
+use crate::commands::leave_executor::LeaveExecutor;
 use crate::commands::project_tape::TapeOf;
 use crate::commands::record_contact::RecordContact;
 use crate::commands::release_run::ReleaseRun;
@@ -84,8 +85,7 @@ impl ControlPlane {
 
     /// Records a contact, at most once in a while for each executor: a poll must not cost a write.
     pub(crate) async fn note_contact(&self, contact: &Contact) {
-        let instance = contact.instance_id.as_deref().unwrap_or_default();
-        let id = format!("{}\0{instance}", contact.executor_id);
+        let id = process(&contact.executor_id, contact.instance_id.as_deref());
         let period = self.timing().executor_stale_ms / 3;
         let Ok(now) = self.now().await else { return };
         {
@@ -108,6 +108,14 @@ impl ControlPlane {
         }
     }
 
+    /// Takes the leave of an executor's process. Should it be heard of again, that is news.
+    pub async fn leave_executor(&self, leave: LeaveExecutor) -> Outcome<()> {
+        let id = process(&leave.executor_id, leave.instance_id.as_deref());
+        self.inner.execute(leave).await?;
+        self.contacts.lock().remove(&id);
+        Ok(())
+    }
+
     /// The session of a run, if this process has seen it.
     pub(crate) fn session_of(&self, run: RunId) -> Option<SessionId> {
         self.known_runs.lock().get(&run).copied()
@@ -121,4 +129,9 @@ impl ControlPlane {
         }
         known.insert(run, session);
     }
+}
+
+/// What contacts of one process are remembered under.
+fn process(executor_id: &str, instance_id: Option<&str>) -> String {
+    format!("{executor_id}\0{}", instance_id.unwrap_or_default())
 }

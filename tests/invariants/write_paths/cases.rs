@@ -658,10 +658,10 @@ async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
     }
     let executor_id = || "gone before the case".to_owned();
     let session = t.session().await;
-    let contact = RecordContact {
+    let heard_of = RecordContact {
         contact: contact(&executor_id()),
     };
-    t.control.run_alone(contact.into()).await.unwrap();
+    t.control.run_alone(heard_of.into()).await.unwrap();
     t.pass(t.control.timing().executor_offline_ms).await;
     Some(match name {
         "DrainExecutor" => Case::new(session, move |_| DrainExecutor {
@@ -670,7 +670,7 @@ async fn of_an_executor(t: &TestControl, name: &str) -> Option<Case> {
         }),
         "LeaveExecutor" => Case::new(session, move |_| LeaveExecutor {
             executor_id: executor_id(),
-            instance_id: None,
+            instance_id: contact(&executor_id()).instance_id,
         }),
         _ => Case::new(session, move |_| ForgetExecutor {
             executor_id: executor_id(),
