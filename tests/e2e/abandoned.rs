@@ -287,6 +287,10 @@ impl Target {
                 "post /executor/runs/{run_id}/complete",
                 under("complete", json!({"status": "completed"})),
             ),
+            (
+                "post /executor/leave",
+                post("/executor/leave".into(), &json!({"executor_id": pool})),
+            ),
             ("get /capabilities", get("/capabilities".into())),
             ("get /healthz", get("/healthz".into())),
             ("get /readyz", get("/readyz".into())),
