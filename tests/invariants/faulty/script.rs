@@ -8,6 +8,7 @@ use serde_json::{Map, json};
 use tapedeck_control_plane::commands::append_tape::AppendTape;
 use tapedeck_control_plane::commands::configure_session::SettingsPatch;
 use tapedeck_control_plane::commands::fork_session::ForkPoint;
+use tapedeck_control_plane::commands::leave_executor::LeaveExecutor;
 use tapedeck_control_plane::commands::load_context::LoadContext;
 use tapedeck_control_plane::commands::prompt::Admitted;
 use tapedeck_control_plane::commands::release_run::ReleaseRun;
@@ -437,13 +438,18 @@ impl Script {
         panic!("no pass of the retention without a failure");
     }
 
-    /// The executor is drained, is not, goes, and is forgotten.
+    /// The executor is drained, is not, says that it goes, and is forgotten at once.
     async fn fleet(&self) {
         let control = &self.t.control;
         for draining in [true, false] {
             get(async || control.drain_executor("e", draining).await).await;
         }
-        self.pass(control.timing().executor_offline_ms).await;
+        let executor = get(async || control.executor("e").await).await;
+        let leave = || LeaveExecutor {
+            executor_id: "e".to_owned(),
+            instance_id: executor.contact.instance_id.clone(),
+        };
+        get(async || control.leave_executor(leave()).await).await;
         done(async || control.forget_executor("e").await, is_gone).await;
     }
 
