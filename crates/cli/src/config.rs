@@ -24,7 +24,7 @@ pub(crate) use files::{mistake, with_file};
 pub(crate) use layers::{Given, SETTINGS};
 pub(crate) use paths::{absolute, expand, make_private_dir};
 pub(crate) use sections::{Durability, HintFate, LogFormat, Settings, usual_file};
-pub(crate) use token_file::read_token;
+pub(crate) use token_file::{MOST_BYTES as MOST_TOKEN_BYTES, read_token};
 
 const DAY_MS: i64 = 24 * 3_600_000;
 const ONE_DATABASE: &str = "the database is in the data directory or on PostgreSQL";

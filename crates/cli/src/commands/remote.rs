@@ -11,13 +11,11 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::commands::keyboard::{Keyboard, Muted};
 use crate::commands::signals::Signals;
+use crate::config::MOST_TOKEN_BYTES;
 use crate::context::Context;
 use crate::exit::{Exit, Failed};
 use crate::output::Printer;
 use crate::remotes::{Remote, RemotesFile, address, is_on_this_machine};
-
-/// What stdin gives of it is longer than any token.
-const MOST_TOKEN_BYTES: u64 = 64 * 1024;
 
 /// Servers by name.
 #[derive(Debug, Subcommand)]
@@ -107,7 +105,8 @@ async fn token_from_stdin(printer: Printer) -> anyhow::Result<Secret> {
     } else {
         // All of it: of two lines neither is sure to be the token.
         let mut text = String::new();
-        let mut stdin = tokio::io::stdin().take(MOST_TOKEN_BYTES);
+        let most = u64::try_from(MOST_TOKEN_BYTES).unwrap_or(u64::MAX);
+        let mut stdin = tokio::io::stdin().take(most);
         stdin.read_to_string(&mut text).await?;
         text
     };

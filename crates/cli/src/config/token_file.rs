@@ -15,7 +15,7 @@ use tapedeck_client::Secret;
 use crate::exit::Failed;
 
 /// Longer files hold something else.
-const MOST_BYTES: usize = 64 * 1024;
+pub(crate) const MOST_BYTES: usize = 64 * 1024;
 /// How long whoever writes into a pipe may be silent.
 const SILENCE_MS: u16 = 5_000;
 
